@@ -1,0 +1,44 @@
+# make demo: a private training run on bundled data. make test: everything CI runs. Both do all their set-up.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INPUTS := pyproject.toml constraints.txt
+
+.PHONY: demo test lint types soak benchmark clean
+
+demo: $(VENV)/.demo
+	$(BIN)/discreet demo
+
+test: lint types $(VENV)/.test
+	$(BIN)/python -m pytest -n 2
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.test
+	$(BIN)/ty check
+
+soak: $(VENV)/.test
+	DISCREET_SOAK=1 $(BIN)/python -m pytest -n 2
+
+benchmark: $(VENV)/.benchmark
+	$(BIN)/python benchmarks/step_time.py
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.demo: $(BIN)/python $(INPUTS)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[data]"
+	touch $@
+
+$(VENV)/.test: $(BIN)/python $(INPUTS)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
+	touch $@
+
+$(VENV)/.benchmark: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[benchmarks]"
+	touch $@
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,109 @@
+"""The noise, the steps or the batch size that spend a budget, and never more."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from discreet.accounting import cost_for_search
+from discreet.contracts import Phase
+from discreet.errors import ConfigError, positive
+from discreet.noise import Gaussian
+
+if TYPE_CHECKING:
+    from discreet.plan import Plan
+
+Unknown = Literal["noise", "steps", "batch_size"]
+
+_MOST_STEPS = 10**8
+_LEAST, _MOST = 1e-2, 1e7  # multipliers searched
+
+
+def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise") -> "Plan":
+    """The plan with its noise, steps or batch size solved so that its proven epsilon is at most `epsilon`.
+
+    Guarantee: the returned plan's epsilon does not exceed `epsilon`, and `plan.epsilon` is set to it as a hard
+    limit. The multiplier is within 0.1 % of the smallest that fits; steps and batch size are the largest whole
+    numbers that fit, the other two being as the plan says.
+
+    >>> from discreet import Clip, Gaussian, Mechanism, Plan, Poisson
+    >>> sampling, mechanism = Poisson(examples=60_000, batch_size=256), Mechanism(Clip(1.0), Gaussian())
+    >>> plan = calibrate(Plan(sampling=sampling, mechanism=mechanism, steps=14_062, delta=1e-5), epsilon=3)
+    >>> round(plan.mechanism.noise.multiplier, 2)
+    0.97
+    """
+    positive("epsilon", epsilon)
+    if solve_for == "noise":
+        return replace(_solve_noise(plan, epsilon), epsilon=epsilon)
+    if solve_for not in ("steps", "batch_size"):
+        raise ConfigError(f"solve_for is {solve_for!r}; it must be 'noise', 'steps' or 'batch_size'.")
+    if not plan.mechanism.noise.solved:
+        raise ConfigError(f"the noise must be known to solve for {solve_for}; give Gaussian(multiplier).")
+    multiplier = plan.mechanism.multiplier(None)
+
+    if solve_for == "steps":
+        rate = plan.sampling.contract().rate
+        steps = _largest(lambda n: _spent(Phase(rate, multiplier, n), plan.delta) <= epsilon, _MOST_STEPS)
+        if steps == 0:
+            raise ConfigError(f"not even one step fits epsilon {epsilon:g} at multiplier {multiplier:g}; add noise.")
+        if steps == _MOST_STEPS:
+            raise ConfigError(f"more than {_MOST_STEPS:,} steps fit epsilon {epsilon:g}; there is nothing to solve.")
+        return replace(plan, steps=steps, epsilon=epsilon)
+
+    def fits(size: int) -> bool:
+        rate = plan.sampling.with_batch_size(size).contract().rate
+        return _spent(Phase(rate, multiplier, plan.steps), plan.delta) <= epsilon
+
+    size = _largest(fits, plan.sampling.largest_batch_size)
+    if size == 0:
+        raise ConfigError(
+            f"not even batch size 1 fits epsilon {epsilon:g} in {plan.steps:,} steps at multiplier {multiplier:g}; "
+            "add noise or take fewer steps."
+        )
+    return replace(plan, sampling=plan.sampling.with_batch_size(size), epsilon=epsilon)
+
+
+def _spent(phase: Phase, delta: float) -> float:
+    if phase.multiplier == 0:
+        return math.inf
+    return cost_for_search([phase], delta).epsilon
+
+
+def _solve_noise(plan: "Plan", epsilon: float) -> "Plan":
+    rate, steps, delta = plan.sampling.contract().rate, plan.steps, plan.delta
+
+    def fits(multiplier: float) -> bool:
+        return steps == 0 or _spent(Phase(rate, multiplier, steps), delta) <= epsilon
+
+    low, high = _LEAST, 1.0
+    while not fits(high):
+        low, high = high, high * 2
+        if high > _MOST:
+            raise ConfigError(f"no multiplier up to {_MOST:g} reaches epsilon {epsilon:g} at delta {delta:g}.")
+    while high / low > 1.0005:
+        middle = math.sqrt(low * high)
+        low, high = (low, middle) if fits(middle) else (middle, high)
+    return replace(plan, mechanism=replace(plan.mechanism, noise=Gaussian(_round_up(high))))
+
+
+def _round_up(multiplier: float) -> float:
+    """Six significant digits, upwards: a figure people can copy."""
+    scale = 10.0 ** (5 - math.floor(math.log10(multiplier)))
+    return math.ceil(multiplier * scale) / scale
+
+
+def _largest(fits: Callable[[int], bool], most: int) -> int:
+    """The largest whole number up to `most` that fits, with the next one not fitting; 0 if 1 does not fit."""
+    if not fits(1):
+        return 0
+    low, high = 1, 2
+    while high <= most and fits(high):
+        low, high = high, high * 2
+    if high > most:
+        if fits(most):
+            return most
+        high = most
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low

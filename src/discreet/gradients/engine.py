@@ -1,0 +1,311 @@
+"""Each unit's gradient from one backward pass, without making it: book-keeping on the autograd graph."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from discreet.errors import PrivacyError
+from discreet.gradients.graph import Edge, Graph, walk
+from discreet.gradients.rules import RULES, Call, OneByOne, as_use, read
+from discreet.gradients.sites import REARRANGEMENTS, Analysis, Site, analyse, gradients_at
+from discreet.gradients.uses import Materialised, OuterProducts, Use, parts, squared_norms
+
+
+class Engine:
+    """Takes the losses of a batch apart into each unit's gradient.
+
+    Guarantee: `gradients(losses, units)` stands for exactly the gradients of each unit's loss for each parameter, and
+    a unit's loss depended on no other unit through any differentiable path seen by the probe; or a PrivacyError.
+    """
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self.parameters = dict(parameters)
+        self._names = {id(p): name for name, p in self.parameters.items()}
+        self._known: dict[tuple[Any, ...], Analysis] = {}
+
+    def gradients(self, losses: Tensor, units: int, *, since: int = 0, probe: bool = False) -> "UnitGradients":
+        """The gradients of each unit's loss; unit i has rows i * k to (i + 1) * k of the losses.
+
+        `since` is the oldest op that may take part. The isolation of units is probed wherever the graph has a new
+        structure, and always if `probe`.
+        """
+        graph = walk(losses, self._names, since)
+        refuse_batch_statistics(graph, units)
+        if units == 1:
+            return self._single(losses, graph)
+        analysis, gradients = self._known.get(graph.signature), None
+        if probe or analysis is None or not still_fits(graph, analysis, units):
+            analysis, gradients = analyse(graph, losses, units)
+            if analysis.evident:
+                self._known[graph.signature] = analysis
+        saved = read_saved(graph, analysis)
+        if gradients is None:
+            retain = any(may_run_again(graph, site) for site in analysis.sites)
+            gradients = gradients_at(graph, losses, analysis.edges(), torch.ones_like(losses), retain=retain)
+        uses: dict[str, list[Use]] = {name: [] for name in self.parameters}
+        for site in analysis.sites:
+            for name, use in self._uses(graph, site, gradients, saved, units):
+                uses[name].append(use)
+        combined = {name: use for name, found in uses.items() if (use := combine(found))}
+        return UnitGradients(combined, units, self.parameters, graph.strangers)
+
+    def _single(self, losses: Tensor, graph: Graph) -> "UnitGradients":
+        """A batch of one unit: its gradient is the gradient."""
+        found = torch.autograd.grad(losses.sum(), list(self.parameters.values()), allow_unused=True)
+        pairs = zip(self.parameters, found, strict=True)
+        uses: dict[str, Use] = {name: Materialised(g.detach()[None]) for name, g in pairs if g is not None}
+        return UnitGradients(uses, 1, self.parameters, graph.strangers)
+
+    def _uses(
+        self, graph: Graph, site: Site, gradients: dict[Edge, Tensor], saved: "Saved", units: int
+    ) -> list[tuple[str, Use]]:
+        node, found = graph.nodes[site.node], []
+        reached = {k: gradients[site.node, k] for k in site.outputs if (site.node, k) in gradients}
+        for number in site.inputs if reached else ():
+            edge = graph.inputs[site.node][number]
+            assert edge is not None
+            use: Use | None = None
+            rule = RULES.get((graph.name(site.node), number))
+            if rule is not None and list(reached) == [0]:
+                shape = _shape(graph, edge)
+                values = saved[site.node, number]
+                made = rule.make(
+                    Call(units, site.outputs[0].rows, reached[0], shape, values, self._dtype(site, number))
+                )
+                use = None if made is None else as_use(made)
+            if use is None:
+                rows = {k: m.rows for k, m in site.outputs.items()}
+                use = OneByOne(node, number, reached, rows, torch.arange(units), units)
+            found += [(n, prepared(graph, edge, n, self.parameters[n], use)) for n in site.below[number]]
+        return found
+
+    def _dtype(self, site: Site, number: int) -> torch.dtype:
+        """Sums are taken in the parameter's dtype, or in float32 where that is shorter."""
+        dtype = self.parameters[site.below[number][0]].dtype
+        return dtype if torch.finfo(dtype).bits >= 32 else torch.float32
+
+
+@dataclass
+class UnitGradients:
+    """Each unit's gradient: a use for each parameter that took part, zero for the others.
+
+    `strangers` are other tensors that would get a gradient: not parameters the engine was made for.
+    """
+
+    uses: dict[str, Use]
+    units: int
+    parameters: Mapping[str, nn.Parameter]
+    strangers: Sequence[Tensor] = ()
+
+    def norms(self) -> dict[str, Tensor]:
+        """Squared norms per unit, for each parameter."""
+        found = {name: use.norms() for name, use in self.uses.items()}
+        for name, parameter in self.parameters.items():
+            if name not in found:
+                found[name] = parameter.new_zeros(self.units)
+        return found
+
+    def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
+        """Add the sum over units of weight * gradient to `out`, parameter by parameter."""
+        for name, use in self.uses.items():
+            use.add_weighted(weights[name].to(out[name].dtype), out[name])
+
+    def each(self, start: int, stop: int) -> dict[str, Tensor]:
+        """The gradients themselves of units start..stop."""
+        return {name: use.each(start, stop) for name, use in self.uses.items()}
+
+    def select(self, units: Tensor) -> "UnitGradients":
+        """The same for some of the units."""
+        uses = {name: use.select(units) for name, use in self.uses.items()}
+        return UnitGradients(uses, len(units), self.parameters, self.strangers)
+
+
+def combine(uses: list[Use]) -> Use | None:
+    """Several uses of one parameter as one: their gradients add up before a norm is taken."""
+    if len(uses) < 2:
+        return uses[0] if uses else None
+    products = [u for u in uses if isinstance(u, OuterProducts)]
+    if len(products) == len(uses):
+        return products[0].joined(products[1:])
+    made = [u.gradients for u in uses if isinstance(u, Materialised)]
+    if len(made) == len(uses):
+        return Materialised(torch.stack(made).sum(0))
+    return Several(uses)
+
+
+class Several:
+    """Uses of different kinds, with their cross terms: made unit by unit in parts, added, and then measured."""
+
+    def __init__(self, uses: list[Use]) -> None:
+        self.uses, self.units = uses, uses[0].units
+
+    def each(self, start: int, stop: int) -> Tensor:
+        first, *rest = self.uses
+        total = first.each(start, stop).clone()
+        for use in rest:
+            total += use.each(start, stop)
+        return total
+
+    def norms(self) -> Tensor:
+        size = self.each(0, 1).nbytes
+        return torch.cat([squared_norms(self.each(i, j)) for i, j in parts(self.units, size)])
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        for use in self.uses:
+            use.add_weighted(weights, out)
+
+    def select(self, units: Tensor) -> "Several":
+        return Several([use.select(units) for use in self.uses])
+
+
+class Prepared:
+    """A use of something made of a parameter (a slice, a look-up, a normalised weight): pulled back to the parameter.
+
+    `isometric`: the preparation only rearranges, so that norms stay.
+    """
+
+    def __init__(self, use: Use, edge: GradientEdge, parameter: nn.Parameter, *, isometric: bool) -> None:
+        self.use, self.edge, self.parameter, self.isometric = use, edge, parameter, isometric
+        self.units = use.units
+
+    def _pull(self, gradients: Tensor, *, batched: bool) -> Tensor:
+        found = torch.autograd.grad(
+            [self.edge], [self.parameter], [gradients], retain_graph=True, is_grads_batched=batched, allow_unused=True
+        )[0]
+        if found is None:
+            shape = (*gradients.shape[:1], *self.parameter.shape) if batched else self.parameter.shape
+            return self.parameter.new_zeros(shape)
+        return found.detach()
+
+    def each(self, start: int, stop: int) -> Tensor:
+        gradients = self.use.each(start, stop)
+        try:
+            return self._pull(gradients, batched=True)
+        except RuntimeError:  # an op without a batched form
+            return torch.stack([self._pull(g, batched=False) for g in gradients])
+
+    def norms(self) -> Tensor:
+        if self.isometric:
+            return self.use.norms()
+        return torch.cat([squared_norms(self.each(i, j)) for i, j in parts(self.units, self.parameter.nbytes)])
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        shape = torch.Size(self.edge.node._input_metadata[self.edge.output_nr].shape)
+        total = out.new_zeros(shape)
+        self.use.add_weighted(weights, total)
+        out.add_(self._pull(total, batched=False))
+
+    def select(self, units: Tensor) -> "Prepared":
+        return Prepared(self.use.select(units), self.edge, self.parameter, isometric=self.isometric)
+
+
+def prepared(graph: Graph, edge: Edge, name: str, parameter: nn.Parameter, use: Use) -> Use:
+    """The use of a parameter at an op's input, whatever was done to the parameter on the way."""
+    if graph.leaves.get(edge[0]) == name:
+        return use
+    path: list[str] = []
+    i = edge[0]
+    while i not in graph.leaves and graph.name(i) in REARRANGEMENTS:
+        path.append(graph.name(i))
+        below = [e[0] for e in graph.inputs[i] if e is not None]
+        if len(below) != 1:
+            break
+        i = below[0]
+    only_rearranged = i in graph.leaves
+    plain = [op for op in path if op != "ToCopyBackward0"]
+    if only_rearranged and not plain:
+        return use
+    if only_rearranged and plain == ["TBackward0"] and isinstance(use, OuterProducts):
+        return use.transposed()
+    return Prepared(use, GradientEdge(graph.nodes[edge[0]], edge[1]), parameter, isometric=only_rearranged)
+
+
+def refuse_batch_statistics(graph: Graph, units: int) -> None:
+    """Refuse batch normalisation in training mode: it mixes examples by design (InstanceNorm's use of it does not)."""
+    for i, node in enumerate(graph.nodes):
+        name = type(node).__name__
+        if "BatchNorm" in name and getattr(node, "_saved_training", False) and units > 1:
+            shape = node._saved_input.shape
+            if shape[0] != 1:
+                names = [graph.leaves[e[0]] for e in graph.inputs[i] if e is not None and e[0] in graph.leaves]
+                where = f" ({' and '.join(map(repr, names))})" if names else ""
+                raise PrivacyError(
+                    f"batch normalisation{where} uses statistics of the whole batch, which mixes examples; replace it "
+                    "by GroupNorm, or put it in eval mode."
+                )
+
+
+Saved = dict[tuple[int, int], dict[str, Any]]
+
+
+class _Inside(torch.autograd.Function):
+    """Runs a function inside a backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, start: Tensor, function: Callable[[], None]) -> Tensor:
+        ctx.function = function
+        return start.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.function()
+        return gradients[0], None
+
+
+def read_saved(graph: Graph, analysis: Analysis) -> Saved:
+    """What the rules read from the graph, before the backward pass frees it.
+
+    Where saved values are recomputed (checkpointing), they are read inside one backward pass, so that a stretch is
+    recomputed once for all its values and not once for each.
+    """
+    found: Saved = {}
+
+    def collect() -> None:
+        for site in analysis.sites:
+            for number in site.inputs:
+                rule = RULES.get((graph.name(site.node), number))
+                if rule is not None:
+                    found[site.node, number] = read(graph.nodes[site.node], rule.saves)
+
+    if analysis.recomputes:
+        start = torch.zeros((), requires_grad=True)
+        torch.autograd.grad(_Inside.apply(start, collect), start)
+    else:
+        collect()
+    return found
+
+
+def may_run_again(graph: Graph, site: Site) -> bool:
+    """Whether the op's own backward may be run again: it has no rule, or one that may fall back."""
+    return any((graph.name(site.node), number) not in SURE for number in site.inputs) or len(site.outputs) > 1
+
+
+SURE = {
+    *(("ConvolutionBackward0", i) for i in (1, 2)),
+    *(("NativeLayerNormBackward0", i) for i in (1, 2)),
+    *(("NativeGroupNormBackward0", i) for i in (1, 2)),
+    ("EmbeddingBackward0", 0),
+    ("AddmmBackward0", 0),
+    ("AddmmBackward0", 2),
+}
+
+
+def still_fits(graph: Graph, analysis: Analysis, units: int) -> bool:
+    """Whether a batch of other sizes is still explained: divisible, and folded only where folding was seen."""
+    for site in analysis.sites:
+        for number, known in site.outputs.items():
+            shape = _shape(graph, (site.node, number))
+            if not known.rows.fits(shape, units):
+                return False
+            if shape[0] > units and not known.folded and known.rows.axis != "second":
+                return False
+    return True
+
+
+def _shape(graph: Graph, edge: Edge) -> torch.Size:
+    """The shape of an op's output."""
+    return torch.Size(graph.nodes[edge[0]]._input_metadata[edge[1]].shape)

@@ -1,0 +1,122 @@
+"""The autograd graph below the losses of one batch: every use of every parameter, whoever made it.
+
+Nothing is hooked into the model. The graph that autograd recorded is the proof of coverage: an op that used a
+trainable parameter is in it, whether it came from a module, a functional call, a parametrisation or the loss.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+from torch._C import _autograd
+
+from discreet.errors import PrivacyError
+
+Node = Any  # torch.autograd.graph.Node, whose saved values torch does not type
+Edge = tuple[int, int]  # (index of a node, number of its output)
+
+_LEAF = "torch::autograd::AccumulateGrad"
+
+
+@dataclass
+class Graph:
+    """Nodes in breadth-first order from the losses; `inputs[i]` are the edges into node i's inputs (None: constant).
+
+    `leaves` maps the index of a trainable parameter's node to its name; `signature` is equal for two graphs of
+    the same structure; `strangers` are the other tensors that would get a gradient.
+    """
+
+    nodes: list[Node]
+    inputs: list[list[Edge | None]]
+    leaves: dict[int, str]
+    signature: tuple[Any, ...]
+    strangers: list[Tensor]
+
+    @cached_property
+    def consumers(self) -> dict[int, list[int]]:
+        """For each node the nodes that use its output."""
+        found: dict[int, list[int]] = {}
+        for i, edges in enumerate(self.inputs):
+            for edge in edges:
+                if edge is not None:
+                    found.setdefault(edge[0], []).append(i)
+        return found
+
+    @cached_property
+    def outputs(self) -> dict[int, list[int]]:
+        """For each node the numbers of those of its outputs that are used."""
+        found: dict[int, list[int]] = {0: [0]}
+        for edges in self.inputs:
+            for edge in edges:
+                if edge is not None and edge[1] not in found.setdefault(edge[0], []):
+                    found[edge[0]].append(edge[1])
+        return found
+
+    def name(self, i: int) -> str:
+        """The node's name as torch prints it."""
+        return str(self.nodes[i].name())
+
+
+def walk(losses: Tensor, names: Mapping[int, str], since: int) -> Graph:
+    """The graph below `losses`. `names` maps the id of a trainable parameter to its name.
+
+    Every op must be newer than sequence number `since`: an older one belongs to another batch.
+    """
+    root = losses.grad_fn
+    if root is None:
+        raise PrivacyError(
+            "the losses do not depend on the model's trainable parameters (they have no gradient); compute them from "
+            "the attached model's output, with gradients on."
+        )
+    nodes: list[Node] = [root]
+    index: dict[Node, int] = {root: 0}
+    inputs: list[list[Edge | None]] = []
+    leaves: dict[int, str] = {}
+    strangers: list[Tensor] = []
+    signature: list[Any] = []
+    for node in nodes:  # grows while it is walked
+        edges: list[Edge | None] = []
+        signature.append(type(node))
+        for child, number in node.next_functions:
+            if child is None:
+                edges.append(None)
+                signature.append(None)
+                continue
+            i = index.get(child)
+            if i is None:
+                i = index[child] = len(nodes)
+                nodes.append(child)
+            edges.append((i, number))
+            signature.append((i, number))
+        if not edges:
+            tensor = getattr(node, "variable", None)
+            name = names.get(id(tensor))
+            signature.append(name)
+            if name is not None:
+                leaves[len(inputs)] = name
+            elif tensor is not None:
+                strangers.append(tensor)
+        inputs.append(edges)
+    _refuse_what_is_older(nodes, inputs, since)
+    return Graph(nodes, inputs, leaves, tuple(signature), strangers)
+
+
+def _refuse_what_is_older(nodes: list[Node], inputs: list[list[Edge | None]], since: int) -> None:
+    oldest = min((n._sequence_nr() for n, edges in zip(nodes, inputs, strict=True) if edges), default=since)
+    if oldest < since:
+        raise PrivacyError(
+            "the losses depend on a computation made before this batch was drawn (a state carried over from an "
+            "earlier batch, or an earlier output); compute everything from the batch itself, and detach what is kept."
+        )
+
+
+def now() -> int:
+    """The sequence number that the next op of this thread will get."""
+    return int(_autograd._get_sequence_nr())
+
+
+def is_leaf(graph: Graph, i: int) -> bool:
+    """Whether node i is where a gradient would be accumulated: a parameter, or another tensor that requires one."""
+    return graph.name(i) == _LEAF

@@ -1,0 +1,400 @@
+"""The layer rules: for an op's parameter input, each unit's gradient from what autograd saved.
+
+A rule is a function from a `Call` to a `Use`, or simply to the gradients [units, *shape]. It is found by the op's
+name in the graph and the input it is for. An op without a rule falls back to running its own backward once a unit.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from discreet.errors import PrivacyError
+from discreet.gradients.rows import Rows
+from discreet.gradients.uses import Materialised, OuterProducts, Use, parts, squared_norms
+
+
+@dataclass(frozen=True)
+class Call:
+    """One op of one forward pass, seen from one of its inputs that is a parameter (or made of parameters only).
+
+    `gradient` is the gradient of the sum of the losses for the op's output; `rows` says where the units stand in
+    it; `shape` is that of the input; `saved` holds what the rule asked for.
+    """
+
+    units: int
+    rows: Rows
+    gradient: Tensor
+    shape: torch.Size
+    saved: Mapping[str, Any]
+    dtype: torch.dtype
+
+    def split(self, tensor: Tensor) -> Tensor:
+        """A tensor with the rows of the output as [units, rows, ...], in the dtype sums are taken in."""
+        split = self.rows.split(tensor, self.units)
+        return split.to(self.dtype) if split.is_floating_point() else split
+
+    def images(self, tensor: Tensor) -> Tensor:
+        """A tensor with the rows of the output as [units * rows, ...], unit by unit."""
+        return self.split(tensor).flatten(0, 1)
+
+
+Maker = Callable[[Call], Use | Tensor | None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How to make a use, and the names of the saved values it reads (torch's `_saved_` names, without that prefix)."""
+
+    make: Maker
+    saves: tuple[str, ...]
+
+
+RULES: dict[tuple[str, int], Rule] = {}
+
+
+def rule(op: str, *inputs: int, saves: tuple[str, ...] = ()) -> Callable[[Maker], Maker]:
+    """Declare the rule for inputs of an autograd op, by its name in the graph ("AddmmBackward0").
+
+    A user's own `torch.autograd.Function` Scale appears as "ScaleBackward"; `saves=("saved_tensors",)` gives its
+    saved tensors. The function returns each unit's gradient [units, *shape], a `Use`, or None to fall back.
+    """
+
+    def declare(make: Maker) -> Maker:
+        for i in inputs:
+            RULES[op, i] = Rule(make, saves)
+        return make
+
+    return declare
+
+
+def read(node: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    """The values a rule asked for, detached from the graph."""
+    found: dict[str, Any] = {}
+    for name in names:
+        value = getattr(node, f"_saved_{name}") if hasattr(type(node), f"_saved_{name}") else getattr(node, name)
+        if isinstance(value, Tensor):
+            value = value.detach()
+        elif isinstance(value, tuple):
+            value = tuple(v.detach() if isinstance(v, Tensor) else v for v in value)
+        found[name] = value
+    return found
+
+
+class OneByOne:
+    """The fallback: the op's own backward, run once for each unit with every other unit's rows at zero.
+
+    Exact for any op, as a backward pass is linear in the output's gradient; it costs a batch's backward per unit.
+    """
+
+    def __init__(
+        self, node: Any, number: int, gradients: dict[int, Tensor], rows: dict[int, Rows], which: Tensor, total: int
+    ) -> None:
+        self.node, self.number, self.gradients, self.rows = node, number, gradients, rows
+        self.which, self.total, self.units = which, total, len(which)
+
+    def _gradient(self, unit: int) -> Tensor:
+        run = self.node if callable(self.node) else self.node.apply
+        kept = [
+            self.rows[i].keep(self.gradients[i], unit, self.total) if i in self.gradients else None
+            for i in range(len(self.node._input_metadata))
+        ]
+        with torch.no_grad():
+            result = run(*kept)
+        return (result if isinstance(result, tuple) else (result,))[self.number].detach()
+
+    def each(self, start: int, stop: int) -> Tensor:
+        return torch.stack([self._gradient(int(u)) for u in self.which[start:stop]])
+
+    def norms(self) -> Tensor:
+        return torch.cat([squared_norms(self.each(i, i + 1)) for i in range(self.units)])
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        for i, unit in enumerate(self.which):
+            out.add_(self._gradient(int(unit)).to(out.dtype) * weights[i])
+
+    def select(self, units: Tensor) -> "OneByOne":
+        return OneByOne(self.node, self.number, self.gradients, self.rows, self.which[units], self.total)
+
+
+# --- products ---------------------------------------------------------------------------------------------------
+
+
+@rule("AddmmBackward0", 2, saves=("mat1", "alpha"))
+def _addmm_weight(call: Call) -> Use | None:
+    return _product(call, call.saved["mat1"], call.saved["alpha"])
+
+
+@rule("MmBackward0", 1, saves=("self",))
+def _mm_weight(call: Call) -> Use | None:
+    return _product(call, call.saved["self"], 1)
+
+
+def _product(call: Call, left: Tensor | None, alpha: float) -> Use | None:
+    if left is None or call.rows.axis == "second":
+        return None
+    right = call.split(call.gradient)
+    return OuterProducts(call.split(left), right if alpha == 1 else right * alpha)
+
+
+# --- broadcasting: a parameter that meets every row ---------------------------------------------------------------
+
+
+@rule("AddmmBackward0", 0, saves=("beta",))
+def _addmm_bias(call: Call) -> Tensor | None:
+    return _sum_to_shape(call, call.gradient * call.saved["beta"] if call.saved["beta"] != 1 else call.gradient)
+
+
+@rule("AddBackward0", 0)
+@rule("SubBackward0", 0)
+@rule("ExpandBackward0", 0)
+def _added(call: Call) -> Tensor | None:
+    return _sum_to_shape(call, call.gradient)
+
+
+@rule("AddBackward0", 1, saves=("alpha",))
+def _added_second(call: Call) -> Tensor | None:
+    return _sum_to_shape(call, call.gradient * call.saved["alpha"])
+
+
+@rule("SubBackward0", 1, saves=("alpha",))
+def _subtracted(call: Call) -> Tensor | None:
+    return _sum_to_shape(call, call.gradient * -call.saved["alpha"])
+
+
+@rule("MulBackward0", 0, saves=("other",))
+def _multiplied(call: Call) -> Tensor | None:
+    return None if call.saved["other"] is None else _sum_to_shape(call, call.gradient * call.saved["other"])
+
+
+@rule("MulBackward0", 1, saves=("self",))
+def _multiplied_second(call: Call) -> Tensor | None:
+    return None if call.saved["self"] is None else _sum_to_shape(call, call.gradient * call.saved["self"])
+
+
+@rule("RepeatBackward0", 0)
+def _repeated(call: Call) -> Tensor | None:
+    """A parameter repeated along dimension 0, a whole number of times a unit (InstanceNorm does so)."""
+    split = call.split(call.gradient)
+    if call.rows.axis != "major" or len(call.shape) != call.gradient.dim() or split.shape[2:] != call.shape[1:]:
+        return None
+    if split.shape[1] % call.shape[0]:
+        return None
+    return split.unflatten(1, (-1, call.shape[0])).sum(1)
+
+
+def _sum_to_shape(call: Call, gradient: Tensor) -> Tensor | None:
+    """Each unit's gradient, summed over the dimensions along which the parameter was broadcast.
+
+    None where the parameter has the units' dimension itself, so that it is not the same for every unit.
+    """
+    aligned = (1,) * (gradient.dim() - len(call.shape)) + tuple(call.shape)
+    split = call.split(gradient)  # [units, rows, *rest]
+    if call.rows.axis == "second":
+        across, rows, rest = aligned[1], aligned[0], aligned[2:]
+    else:
+        across, rows, rest = aligned[0], 1, aligned[1:]
+    if across != 1:
+        return None
+    target = (call.units, rows, *rest)
+    dims = [d for d in range(1, split.dim()) if target[d] == 1 and split.shape[d] != 1]
+    summed = split.sum(dims, keepdim=True) if dims else split
+    return summed.reshape(call.units, *call.shape)
+
+
+# --- normalisation ------------------------------------------------------------------------------------------------
+
+
+@rule("NativeLayerNormBackward0", 1, saves=("input", "result1", "result2"))
+def _layer_norm_weight(call: Call) -> Tensor:
+    x, mean, scale = (call.split(call.saved[name]) for name in ("input", "result1", "result2"))
+    return _sum_rows(call, (x - mean) * scale * call.split(call.gradient))
+
+
+@rule("NativeLayerNormBackward0", 2)
+def _layer_norm_bias(call: Call) -> Tensor:
+    return _sum_rows(call, call.split(call.gradient))
+
+
+def _sum_rows(call: Call, split: Tensor) -> Tensor:
+    rows = split.dim() - len(call.shape)
+    return split.sum(tuple(range(1, rows))) if rows > 1 else split
+
+
+@rule("NativeGroupNormBackward0", 1, saves=("input", "result1", "result2", "group"))
+def _group_norm_weight(call: Call) -> Tensor:
+    x, g = call.images(call.saved["input"]), call.images(call.gradient)
+    n, channels, groups = x.shape[0], x.shape[1], int(call.saved["group"])
+    mean, scale = (call.images(call.saved[name]).view(n, groups, 1) for name in ("result1", "result2"))
+    dot = torch.linalg.vecdot(x.reshape(n, channels, -1), g.reshape(n, channels, -1)).view(n, groups, -1)
+    total = g.reshape(n, channels, -1).sum(2).view(n, groups, -1)
+    return ((dot - mean * total) * scale).reshape(call.units, -1, channels).sum(1)
+
+
+@rule("NativeGroupNormBackward0", 2)
+def _group_norm_bias(call: Call) -> Tensor:
+    g = call.split(call.gradient)
+    return g.flatten(3).sum((1, 3)) if g.dim() > 3 else g.sum(1)
+
+
+# --- look-ups -----------------------------------------------------------------------------------------------------
+
+
+@rule("EmbeddingBackward0", 0, saves=("indices", "padding_idx", "scale_grad_by_freq"))
+def _embedding(call: Call) -> Use:
+    if call.saved["scale_grad_by_freq"]:
+        raise PrivacyError(
+            "an Embedding with scale_grad_by_freq=True divides by counts over the whole batch, which mixes examples; "
+            "set it to False."
+        )
+    return Lookups(
+        call.split(call.saved["indices"]).flatten(1),
+        call.split(call.gradient).flatten(1, -2),
+        call.shape,
+        _signed(call.saved["padding_idx"]),
+    )
+
+
+def _signed(value: int) -> int:
+    """Torch shows the padding index -1 ("none") as an unsigned number."""
+    return -1 if value >= 2**63 else int(value)
+
+
+class Lookups:
+    """Gradients of a table: row indices[u, r] of unit u's gradient gets gradients[u, r]."""
+
+    def __init__(self, indices: Tensor, gradients: Tensor, shape: torch.Size, padding: int) -> None:
+        self.indices, self.shape, self.units = indices, shape, len(indices)
+        self.gradients = gradients if padding < 0 else gradients.masked_fill((indices == padding)[..., None], 0.0)
+
+    def norms(self) -> Tensor:
+        offset = torch.arange(self.units, device=self.indices.device)[:, None] * self.shape[0]
+        keys, place = torch.unique(self.indices + offset, return_inverse=True)
+        sums = self.gradients.new_zeros(len(keys), self.shape[1])
+        sums.index_add_(0, place.flatten(), self.gradients.flatten(0, 1))
+        found = self.gradients.new_zeros(self.units)
+        return found.index_add_(0, keys.div(self.shape[0], rounding_mode="floor"), squared_norms(sums))
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        weighted = self.gradients * weights[:, None, None]
+        out.index_add_(0, self.indices.flatten(), weighted.flatten(0, 1))
+
+    def each(self, start: int, stop: int) -> Tensor:
+        found = self.gradients.new_zeros(stop - start, *self.shape)
+        index = self.indices[start:stop, :, None].expand(-1, -1, self.shape[1])
+        return found.scatter_add_(1, index, self.gradients[start:stop])
+
+    def select(self, units: Tensor) -> "Lookups":
+        return Lookups(self.indices[units], self.gradients[units], self.shape, -1)
+
+
+# --- convolution --------------------------------------------------------------------------------------------------
+
+_CONVOLUTION = ("input", "weight", "stride", "padding", "dilation", "groups", "transposed", "output_padding")
+
+
+@rule("ConvolutionBackward0", 1, saves=_CONVOLUTION)
+def _convolution(call: Call) -> Use:
+    saved = {name: call.saved[name] for name in _CONVOLUTION[2:]}
+    return Convolution(call.images(call.saved["input"]), call.images(call.gradient), call.units, call.shape, saved)
+
+
+@rule("ConvolutionBackward0", 2)
+def _convolution_bias(call: Call) -> Tensor:
+    g = call.split(call.gradient)
+    return g.flatten(3).sum((1, 3))
+
+
+class Convolution:
+    """Gradients of a convolution's weight: each image's windows times its output's gradient.
+
+    A transposed convolution is one whose input and output have changed places.
+    """
+
+    def __init__(
+        self, inputs: Tensor, gradients: Tensor, units: int, shape: torch.Size, settings: Mapping[str, Any]
+    ) -> None:
+        self.inputs, self.gradients, self.units, self.shape = inputs, gradients, units, shape
+        self.settings = settings
+        self._kept: Tensor | None = None
+
+    def norms(self) -> Tensor:
+        bytes_per_unit = self.shape.numel() * self.inputs.element_size()
+        if self.units * bytes_per_unit <= KEEP_BYTES_CONVOLUTION:
+            self._kept = self._each(0, self.units)
+            return squared_norms(self._kept)
+        return torch.cat([squared_norms(self._each(i, j)) for i, j in parts(self.units, bytes_per_unit)])
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        if self._kept is not None:
+            out.add_(self._shaped(torch.mv(self._kept.flatten(1).t(), weights)[None])[0])
+            return
+        s = self.settings
+        images = weights.repeat_interleave(self.inputs.shape[0] // self.units)
+        weighted = self.gradients * images.view(-1, *[1] * (self.gradients.dim() - 1))
+        weight = out.new_empty(self.shape)  # only its shape is read
+        out.add_(
+            torch.ops.aten.convolution_backward(
+                weighted, self.inputs, weight, None, s["stride"], s["padding"], s["dilation"], s["transposed"],
+                s["output_padding"], s["groups"], [False, True, False],
+            )[1]
+        )  # fmt: skip
+
+    def each(self, start: int, stop: int) -> Tensor:
+        return self._shaped(self._each(start, stop))
+
+    def select(self, units: Tensor) -> "Convolution":
+        def of(images: Tensor) -> Tensor:
+            return images.unflatten(0, (self.units, -1))[units].flatten(0, 1)
+
+        return Convolution(of(self.inputs), of(self.gradients), len(units), self.shape, self.settings)
+
+    def _shaped(self, flat: Tensor) -> Tensor:
+        """[n, groups * window, outputs of a group] as [n, *shape of the weight]."""
+        groups = int(self.settings["groups"])
+        outputs, rest = self.shape[0] // groups, self.shape[1:]
+        window = flat.reshape(-1, groups, math.prod(rest), outputs)
+        return window.transpose(2, 3).reshape(-1, *self.shape)
+
+    def _each(self, start: int, stop: int) -> Tensor:
+        """The gradients of units start..stop as [n, groups, window, outputs of a group]."""
+        s, per_unit = self.settings, self.inputs.shape[0] // self.units
+        inputs, outputs = (self.gradients, self.inputs) if s["transposed"] else (self.inputs, self.gradients)
+        groups, spatial = int(s["groups"]), outputs.dim() - 2
+        padding = [int(p) for p in reversed(s["padding"]) for _ in range(2)]
+        kernel = self.shape[2:]
+        window, channels = math.prod(self.shape[1:]), outputs.shape[1] // groups
+        found = inputs.new_empty(stop - start, groups, window, channels)
+        places_per_unit = per_unit * math.prod(outputs.shape[2:])
+        size = max(1, WINDOW_BYTES // (groups * window * places_per_unit * inputs.element_size()))
+        for first in range(start, stop, size):
+            last = min(stop, first + size)
+            images = inputs[first * per_unit : last * per_unit]
+            if any(padding):
+                images = torch.nn.functional.pad(images, padding)
+            for d in range(spatial):
+                reach = int(s["dilation"][d]) * (kernel[d] - 1) + 1
+                images = images.unfold(2 + d, reach, int(s["stride"][d]))[..., :: int(s["dilation"][d])]
+                images = images.narrow(2 + d, 0, outputs.shape[2 + d])
+            # [images, channels, *places, *kernel] to [units, groups, window, images of a unit * places]
+            n = last - first
+            images = images.reshape(n, per_unit, groups, -1, *images.shape[2:])
+            places = tuple(range(4, 4 + spatial))
+            kernels = tuple(range(4 + spatial, 4 + 2 * spatial))
+            images = images.permute(0, 2, 3, *kernels, 1, *places).reshape(n * groups, window, -1)
+            results = outputs[first * per_unit : last * per_unit].reshape(n, per_unit, groups, channels, -1)
+            results = results.permute(0, 2, 1, 4, 3).reshape(n * groups, -1, channels)
+            torch.bmm(images, results, out=found[first - start : last - start].view(n * groups, window, channels))
+        return found
+
+
+KEEP_BYTES_CONVOLUTION = 1 << 28
+WINDOW_BYTES = 1 << 21  # windows are unfolded for so many units at a time: they stay in the cache
+
+
+def as_use(made: Use | Tensor) -> Use:
+    """What a rule returned, as a use."""
+    return Materialised(made) if isinstance(made, Tensor) else made

@@ -1,0 +1,115 @@
+"""One use of a parameter by one op: each unit's gradient, in the cheapest form that answers what is asked.
+
+A use answers three questions, for units 0..n-1 of a batch: `norms()`, the squared norm of each unit's gradient;
+`add_weighted(weights, out)`, which adds the sum of weight * gradient to `out`; `each(start, stop)`, the gradients
+themselves. `select(units)` is the same use for some of the units only.
+"""
+
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+KEEP_BYTES = 1 << 28  # per-unit gradients of one parameter up to this size are kept between norm and sum
+PART_BYTES = 1 << 24  # larger ones are made in parts of about this size
+
+
+class Use(Protocol):
+    """What an op did with a parameter, unit by unit."""
+
+    units: int
+
+    def norms(self) -> Tensor: ...
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None: ...
+    def each(self, start: int, stop: int) -> Tensor: ...
+    def select(self, units: Tensor) -> "Use": ...
+
+
+def squared_norms(tensor: Tensor) -> Tensor:
+    """Squared norm of each row, [units, ...] to [units].
+
+    Blocks of 256 values are summed on their own, which is faster than squaring and keeps float32 accurate to 2e-7.
+    """
+    flat = tensor.flatten(1)
+    blocks = flat.shape[1] // 256
+    if blocks < 2:
+        return torch.linalg.vector_norm(flat, dim=1).square_()
+    head = torch.linalg.vector_norm(flat[:, : blocks * 256].unflatten(1, (blocks, 256)), dim=2).square_().sum(1)
+    if blocks * 256 == flat.shape[1]:
+        return head
+    return head + torch.linalg.vector_norm(flat[:, blocks * 256 :], dim=1).square_()
+
+
+def parts(units: int, bytes_per_unit: int) -> list[tuple[int, int]]:
+    """Ranges of units whose gradients together take about PART_BYTES."""
+    size = max(1, min(units, PART_BYTES // max(1, bytes_per_unit)))
+    return [(start, min(units, start + size)) for start in range(0, units, size)]
+
+
+class Materialised:
+    """Gradients that are there already, [units, *shape]: biases, scales, whatever is small."""
+
+    def __init__(self, gradients: Tensor) -> None:
+        self.gradients, self.units = gradients, len(gradients)
+
+    def norms(self) -> Tensor:
+        return squared_norms(self.gradients)
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        flat = self.gradients.flatten(1)
+        if out.is_contiguous():
+            out.view(-1).addmv_(flat.t(), weights)
+        else:
+            out.add_(torch.mv(flat.t(), weights).view_as(out))
+
+    def each(self, start: int, stop: int) -> Tensor:
+        return self.gradients[start:stop]
+
+    def select(self, units: Tensor) -> "Materialised":
+        return Materialised(self.gradients[units])
+
+
+class OuterProducts:
+    """Gradients that are sums of outer products: left [units, rows, a], right [units, rows, b], gradient [a, b]."""
+
+    def __init__(self, left: Tensor, right: Tensor) -> None:
+        self.left, self.right, self.units = left, right, len(left)
+        self._kept: Tensor | None = None
+
+    def transposed(self) -> "OuterProducts":
+        return OuterProducts(self.right, self.left)
+
+    def joined(self, others: "list[OuterProducts]") -> "OuterProducts":
+        """All of them as one use: the rows of several calls of a layer count like more rows of one."""
+        uses = [self, *others]
+        return OuterProducts(torch.cat([u.left for u in uses], 1), torch.cat([u.right for u in uses], 1))
+
+    def norms(self) -> Tensor:
+        left, right = self.left, self.right
+        units, rows, a, b = *left.shape, right.shape[2]
+        if rows == 1:
+            return squared_norms(left) * squared_norms(right)
+        if rows * rows * (a + b) < 16 * a * b:  # few rows: <G, G> from two Gram matrices, G never made
+            return torch.einsum("urs,urs->u", left @ left.mT, right @ right.mT)
+        if units * a * b * left.element_size() <= KEEP_BYTES:
+            self._kept = torch.bmm(left.mT, right)
+            return squared_norms(self._kept)
+        pieces = [squared_norms(self.each(i, j)) for i, j in parts(units, a * b * left.element_size())]
+        return torch.cat(pieces)
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        if self._kept is not None:
+            out.view(-1).addmv_(self._kept.flatten(1).t(), weights)
+            return
+        left, right = self.left, self.right
+        if left.shape[2] <= right.shape[2]:
+            left = left * weights[:, None, None]
+        else:
+            right = right * weights[:, None, None]
+        out.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1))
+
+    def each(self, start: int, stop: int) -> Tensor:
+        return torch.bmm(self.left[start:stop].mT, self.right[start:stop])
+
+    def select(self, units: Tensor) -> "OuterProducts":
+        return OuterProducts(self.left[units], self.right[units])

@@ -1,0 +1,137 @@
+"""What has been spent, in memory or on disk: one line a release, written before the release exists.
+
+Each line carries the hash of the one before it, so that a line cannot be changed, moved or taken out of the middle
+unnoticed. (Whoever can rewrite the whole file can forge it: a chain without a secret proves no more.)
+"""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from discreet.contracts import Layout, Phase
+from discreet.errors import PrivacyError
+from discreet.plan import Plan
+
+_FORMAT = "discreet-ledger/1"
+
+
+class Ledger:
+    """The releases of one plan on one model.
+
+    Guarantee: `spend` returns only after the release is counted, and with a path only after it is on disk. A crash
+    can only over-count.
+    """
+
+    def __init__(self, path: str | Path | None, plan: Plan, layout: Layout) -> None:
+        self._path = None if path is None else Path(path)
+        self._head = ""
+        self._runs: list[Phase] = []
+        opening = {
+            "kind": "plan",
+            "format": _FORMAT,
+            "plan": plan.to_dict(),
+            "parameters": [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)],
+        }
+        if self._path is not None and self._path.exists() and self._path.stat().st_size > 0:
+            self._reopen(self._path, opening)
+        else:
+            if self._path is not None:
+                self._path.parent.mkdir(parents=True, exist_ok=True)
+            self._append(opening | {"versions": {name: version(name) for name in ("torch", "numpy", "scipy")}})
+
+    @property
+    def released(self) -> int:
+        """How many releases have been counted."""
+        return sum(run.steps for run in self._runs)
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The releases, equal ones in a row counted together."""
+        return tuple(self._runs)
+
+    @property
+    def head(self) -> str:
+        """The hash of the last line."""
+        return self._head
+
+    def spend(self, rate: float, multiplier: float, **notes: Any) -> None:
+        """Count one release, before it is made."""
+        self._append({"kind": "release", "step": self.released, "rate": rate, "multiplier": multiplier, **notes})
+        self._count(rate, multiplier)
+
+    def _count(self, rate: float, multiplier: float) -> None:
+        last = self._runs[-1] if self._runs else None
+        if last is not None and (last.rate, last.multiplier) == (rate, multiplier):
+            self._runs[-1] = Phase(rate, multiplier, last.steps + 1)
+        else:
+            self._runs.append(Phase(rate, multiplier, 1))
+
+    def _append(self, content: Mapping[str, Any]) -> None:
+        line, head = _chain(content, self._head)
+        if self._path is not None:
+            with self._path.open("ab") as file:
+                file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
+        self._head = head
+
+    def _reopen(self, path: Path, opening: Mapping[str, Any]) -> None:
+        """Read the file, check its chain and that it is of the same plan and model, and count what it holds."""
+        raw = path.read_bytes()
+        lines = raw.split(b"\n")
+        torn = lines.pop()  # what follows the last line's end: empty unless a write was cut off
+        for number, line in enumerate(lines, 1):
+            content = _parse(path, number, line)
+            if _chain(content, self._head)[0] != line + b"\n":
+                raise PrivacyError(f"{path} is damaged at line {number}: it was changed, moved, or follows a gap.")
+            self._head = _chain(content, self._head)[1]
+            if number == 1:
+                _check_opening(path, content, opening)
+            elif content.get("kind") == "release":
+                self._count(float(content["rate"]), float(content["multiplier"]))
+        if not lines:
+            raise PrivacyError(f"{path} is damaged at line 1: its plan is cut off; start with a new ledger.")
+        if torn:  # a release was being counted when the process died: it counts
+            with path.open("r+b") as file:
+                file.truncate(len(raw) - len(torn))
+            rate, multiplier = (self._runs[-1].rate, self._runs[-1].multiplier) if self._runs else _first(opening)
+            self.spend(rate, multiplier, recovered=True)
+
+
+def _first(opening: Mapping[str, Any]) -> tuple[float, float]:
+    """What a first release of the plan would be counted as."""
+    plan = Plan.from_dict(opening["plan"]) if opening["plan"]["bound"]["type"] == "Clip" else None
+    if plan is None:
+        raise PrivacyError("the ledger's first release is cut off; start with a new ledger.")
+    return plan.sampling.contract().rate, plan.mechanism.multiplier(None)
+
+
+def _chain(content: Mapping[str, Any], previous: str) -> tuple[bytes, str]:
+    """A line of the file, and its hash."""
+    body = {key: value for key, value in content.items() if key not in ("previous", "hash")} | {"previous": previous}
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    return json.dumps(body | {"hash": digest}, sort_keys=True).encode() + b"\n", digest
+
+
+def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    try:
+        content = json.loads(line)
+    except ValueError as error:
+        raise PrivacyError(f"{path} is damaged at line {number}: it cannot be read ({error}).") from error
+    if not isinstance(content, dict):
+        raise PrivacyError(f"{path} is damaged at line {number}: it is not a record.")
+    return content
+
+
+def _check_opening(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    plain = json.loads(json.dumps(expected))
+    for key in ("format", "plan", "parameters"):
+        if found.get(key) != plain[key]:
+            raise PrivacyError(
+                f"{path} belongs to another {'model' if key == 'parameters' else key}; what it has spent cannot be "
+                "continued. Use a new ledger file for a new run, or attach the plan and model the file was made with."
+            )

@@ -1,0 +1,122 @@
+"""From drawn indices to batches: tensors by one index select, data sets through torch's own loader."""
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
+
+from discreet.errors import ConfigError
+
+Collate = Callable[[list[Any]], Any]
+Draw = npt.NDArray[np.intp]
+
+
+class PaddedCollate:
+    """A collate function for which an empty draw is one padding row of constants."""
+
+    def __init__(self, collate: Collate, example: Any) -> None:
+        self._collate = collate
+        self._padding = constant_like(collate([example]))
+
+    def __call__(self, examples: list[Any]) -> Any:
+        return self._collate(examples) if examples else self._padding
+
+
+def length_of(data: Any) -> int:
+    """The number of examples, or a ConfigError that says what data may be."""
+    if isinstance(data, DataLoader):
+        raise ConfigError(
+            "a DataLoader draws its own batches, which would not be those that are accounted; pass its data set to "
+            "private.batches(data), or make the loader with batch_sampler=private.batch_sampler()."
+        )
+    if isinstance(data, IterableDataset) or not (isinstance(data, (tuple, list)) or hasattr(data, "__getitem__")):
+        raise ConfigError(
+            f"{type(data).__name__} cannot be drawn from: it has no rows by number; use a map-style Dataset or a "
+            "tuple of tensors."
+        )
+    if isinstance(data, (tuple, list)):
+        if not data or not all(isinstance(t, Tensor) for t in data):
+            raise ConfigError("data given as a tuple must be a tuple of tensors, one row an example.")
+        lengths = {len(t) for t in data}
+        if len(lengths) > 1:
+            raise ConfigError(f"the tensors have different lengths ({sorted(lengths)}); one row an example in each.")
+        length = lengths.pop()
+    else:
+        length = len(data)
+    if length == 0:
+        raise ConfigError("the data has no examples.")
+    return length
+
+
+def load(
+    data: Any,
+    draws: Iterator[Draw],
+    *,
+    collate_fn: Collate | None = None,
+    num_workers: int = 0,
+    pin_memory: bool = False,
+) -> Iterator[Any]:
+    """One batch for each draw, in order; an empty draw is one padding row."""
+    tensors = tensors_of(data)
+    if tensors is not None and collate_fn is None:
+        return _select(tensors, draws, single=isinstance(data, Tensor))
+    collate = PaddedCollate(collate_fn or default_collate, data[0])
+    loader = DataLoader(
+        data, batch_sampler=_Once(draws), collate_fn=collate, num_workers=num_workers, pin_memory=pin_memory
+    )
+    return iter(loader)
+
+
+def tensors_of(data: Any) -> tuple[Tensor, ...] | None:
+    """The tensors that data consists of, if it is nothing else."""
+    if isinstance(data, Tensor):
+        return (data,)
+    if type(data) is TensorDataset:
+        return data.tensors
+    return tuple(data) if isinstance(data, (tuple, list)) else None
+
+
+def _select(tensors: tuple[Tensor, ...], draws: Iterator[Draw], *, single: bool) -> Iterator[Any]:
+    for draw in draws:
+        index = torch.from_numpy(draw)
+        rows = tuple(t.index_select(0, index.to(t.device)) for t in tensors) if len(index) else padding_of(tensors)
+        yield rows[0] if single else rows
+
+
+def padding_of(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """One row of zeros for each tensor."""
+    return tuple(t.new_zeros((1, *t.shape[1:])) for t in tensors)
+
+
+class _Once:
+    """Draws as a batch sampler."""
+
+    def __init__(self, draws: Iterator[Draw]) -> None:
+        self._draws = draws
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return ([int(i) for i in draw] for draw in self._draws)
+
+
+def constant_like(batch: Any) -> Any:
+    """The same structure with every value a constant: never a row of data."""
+    if isinstance(batch, Tensor):
+        return torch.zeros_like(batch)
+    if isinstance(batch, np.ndarray):
+        return np.zeros_like(batch)
+    if isinstance(batch, Mapping):
+        return type(batch)({key: constant_like(value) for key, value in batch.items()})  # type: ignore[call-arg]  # like torch's collate: mappings are made from a dict
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(constant_like(value) for value in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(constant_like(value) for value in batch)
+    if batch is None or isinstance(batch, (str, bytes, int, float, bool)):
+        return None if batch is None else type(batch)()
+    raise ConfigError(
+        f"a batch holds {type(batch).__name__}, of which no padding row can be made for an empty draw; have "
+        "collate_fn return tensors, numbers or strings."
+    )

@@ -1,0 +1,473 @@
+"""A plan attached to a model: batches are drawn, losses become private gradients, spending is counted."""
+
+import weakref
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from discreet.accounting import cost
+from discreet.accounting.guarantee import Condition, Guarantee
+from discreet.contracts import Layout, Phase
+from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
+from discreet.gradients import Engine
+from discreet.gradients.graph import now
+from discreet.ledger import Ledger
+from discreet.loading import Collate, Draw, PaddedCollate, length_of, load
+from discreet.noise.gaussian import Gaussian
+from discreet.noise.source import Root, Source
+from discreet.plan import Plan, guarantee_of
+
+_ATTACHED: "weakref.WeakSet[nn.Parameter]" = weakref.WeakSet()
+
+
+def attach(model: nn.Module, plan: Plan, ledger: str | Path | None = None, *, seed: int | None = None) -> "Private":
+    """Attach a plan to an unmodified model, and return the handle that draws batches and makes gradients private.
+
+    `ledger` is a file that counts what is released (None: in memory). `seed` makes noise and sampling reproducible;
+    whoever knows it can take the noise off again, so the guarantee says that it is broken.
+    """
+    _check_model(model)
+    if not isinstance(plan, Plan):
+        raise ConfigError(f"{plan!r} is not a Plan; make one with discreet.Plan or discreet.methods.")
+    if not plan.mechanism.noise.solved:
+        raise ConfigError("the plan's noise is still to be solved; use discreet.calibrate(plan, epsilon=...).")
+    if plan.mechanism.bound.needs != "norms":
+        raise ConfigError(f"{plan.mechanism.bound!r} needs {plan.mechanism.bound.needs!r}, which is not available.")
+    return Private(model, plan, ledger, seed)
+
+
+@dataclass
+class _Chunk:
+    """A part of one logical batch that has been handed out."""
+
+    step: int
+    units: int
+    first: bool
+    last: bool
+    since: int = 0
+    done: bool = False
+
+
+class Private:
+    """What `attach` returns. One object owns the current logical batch; nothing of it is on the model."""
+
+    def __init__(self, model: nn.Module, plan: Plan, ledger: str | Path | None, seed: int | None) -> None:
+        self.plan = plan
+        self._model = model
+        self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._layout = Layout(tuple(self._parameters), tuple(tuple(p.shape) for p in self._parameters.values()))
+        self._state = plan.mechanism.bound.start(self._layout)
+        self._rate = plan.sampling.contract().rate
+        self._multiplier = plan.mechanism.multiplier(self._layout)
+        self._check_budget()
+        self._ledger = Ledger(ledger, plan, self._layout)
+        self._root = Root(seed)
+        self._engine = Engine(self._parameters)
+        self._sums = _Sums(self._parameters)
+        self._chunks: deque[_Chunk] = deque()
+        self._iteration = 0
+        self._since = now()
+        self._padded = False
+        self._attached = True
+        _ATTACHED.update(self._parameters.values())
+        self._guards = [p.register_post_accumulate_grad_hook(_refuse_plain) for p in self._parameters.values()]
+
+    # --- drawing -------------------------------------------------------------------------------------------------
+
+    @property
+    def released(self) -> int:
+        """How many steps have been released."""
+        return self._ledger.released
+
+    @property
+    def remaining(self) -> int:
+        """How many of the plan's steps are left."""
+        return max(0, self.plan.steps - self.released)
+
+    def batches(
+        self,
+        data: Any,
+        *,
+        steps: int | None = None,
+        at_most: int | None = None,
+        collate_fn: Collate | None = None,
+        num_workers: int = 0,
+        pin_memory: bool = False,
+    ) -> Iterator[Any]:
+        """The plan's remaining steps (at most `steps` of them), one logical batch each, drawn by its sampler.
+
+        `at_most` yields a logical batch in chunks of at most that many rows; the released gradient is the same. An
+        empty draw yields one padding row, which contributes nothing. Loader options have torch's names.
+        """
+        self._check_attached()
+        length = length_of(data)
+        self.plan.sampling.check_length(length)
+        chunks = self._draw(length, steps, at_most)
+        handed: deque[_Chunk] = deque()
+
+        def draws() -> Iterator[Draw]:
+            for chunk, indices in chunks:
+                handed.append(chunk)
+                yield indices
+
+        loaded = load(data, draws(), collate_fn=collate_fn, num_workers=num_workers, pin_memory=pin_memory)
+        return self._hand_out(loaded, handed, self._begin())
+
+    def batch_sampler(self, *, steps: int | None = None, at_most: int | None = None) -> "BatchSampler":
+        """A batch sampler for your own DataLoader; give the loader `collate_fn=private.collate(data)` with it."""
+        self._check_attached()
+        return BatchSampler(self, steps, at_most)
+
+    def collate(self, data: Any, collate_fn: Collate | None = None) -> Collate:
+        """A collate function for your own DataLoader, for which an empty draw is one padding row."""
+        length = length_of(data)
+        self.plan.sampling.check_length(length)
+        self._padded = True
+        self._length = length
+        return PaddedCollate(collate_fn or torch.utils.data.default_collate, data[0])
+
+    def _begin(self) -> int:
+        """Forget whatever batch was open: one iteration at a time owns the logical batch."""
+        self._iteration += 1
+        self._chunks.clear()
+        self._sums.clear()
+        return self._iteration
+
+    def _draw(self, length: int, steps: int | None, at_most: int | None) -> Iterator[tuple[_Chunk, Draw]]:
+        steps = self.remaining if steps is None else min(self.remaining, whole("steps", steps, least=0))
+        if at_most is not None:
+            whole("at_most", at_most, least=1)
+        first = self.released
+
+        def draw() -> Iterator[tuple[_Chunk, Draw]]:
+            for step in range(first, first + steps):
+                indices = self.plan.sampling.draw(length, self._root.stream("sampling", step))
+                size = max(1, len(indices)) if at_most is None else at_most
+                starts = range(0, max(1, len(indices)), size)
+                for start in starts:
+                    part = indices[start : start + size]
+                    yield _Chunk(step, len(part), first=start == 0, last=start == starts[-1]), part
+
+        return draw()
+
+    def _hand_out(self, loaded: Iterator[Any], handed: deque[_Chunk], iteration: int) -> Iterator[Any]:
+        for batch in loaded:
+            if iteration != self._iteration:
+                raise PrivacyError("this loop was replaced by a later call of batches(); use the later one.")
+            self._check_attached()
+            chunk = handed.popleft()
+            chunk.since = now()
+            self._chunks.clear()
+            self._chunks.append(chunk)
+            yield batch
+            if iteration == self._iteration and not chunk.done:
+                self._begin()
+                raise PrivacyError(
+                    f"the batch of step {chunk.step} was handed out, but private.backward(losses) was not called for "
+                    "it; call it for every batch, or break out of the loop."
+                )
+
+    # --- releasing -----------------------------------------------------------------------------------------------
+
+    def backward(self, losses: Tensor) -> bool:
+        """Make the gradients of one loss per example private; True when the logical batch is released.
+
+        Then `p.grad` is (bounded sum + noise) / batch_size for every trainable parameter. While a logical batch is
+        incomplete, `p.grad` is None.
+        """
+        self._check_attached()
+        chunk = self._current()
+        self._check_losses(losses, chunk)
+        if chunk.first:
+            self._sums.clear()
+            for parameter in self._parameters.values():
+                parameter.grad = None
+        if chunk.units:
+            self._accumulate(losses, chunk)
+        chunk.done = True
+        self._chunks.popleft()
+        self._since = now()
+        if chunk.last:
+            self._release(chunk)
+        return chunk.last
+
+    def _current(self) -> _Chunk:
+        if not self._chunks:
+            raise PrivacyError(
+                "there is no open batch: each batch takes one private.backward(losses), and batches come from "
+                "private.batches(data)."
+            )
+        return self._chunks[0]
+
+    def _check_losses(self, losses: Tensor, chunk: _Chunk) -> None:
+        rows = max(1, chunk.units)
+        if not isinstance(losses, Tensor) or losses.shape != (rows,) or not losses.is_floating_point():
+            shape = tuple(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
+            raise PrivacyError(
+                f"the losses have shape {shape}; one loss for each of the {rows} rows of the batch is needed, shape "
+                f"({rows},). Use reduction='none', and sum or average over everything but the first dimension."
+            )
+        for name, parameter in self._parameters.items():
+            if not parameter.requires_grad:
+                raise PrivacyError(f"parameter {name!r} was frozen after attach; detach and attach again.")
+
+    def _accumulate(self, losses: Tensor, chunk: _Chunk) -> None:
+        probe = chunk.first and _probed(chunk.step)
+        gradients = self._engine.gradients(losses, chunk.units, since=max(chunk.since, 0), probe=probe)
+        if gradients.strangers:
+            self._refuse_strangers(gradients.strangers)
+        with torch.no_grad():
+            norms = gradients.norms()
+            total = losses.detach().clone()
+            for squared in norms.values():
+                total = total + squared.to(total)
+            finite = total.isfinite()
+            if not finite.all():  # these contribute exactly zero: they are left out before any product
+                kept = finite.nonzero().squeeze(1)
+                gradients = gradients.select(kept)
+                norms = gradients.norms()
+            if gradients.units:
+                weights = self.plan.mechanism.bound.apply(norms, self._state)
+                gradients.add_weighted(weights, self._sums.open())
+
+    def _refuse_strangers(self, strangers: Sequence[Tensor]) -> None:
+        current = {id(p): name for name, p in self._model.named_parameters()}
+        for tensor in strangers:
+            if id(tensor) in current:
+                raise PrivacyError(
+                    f"parameter {current[id(tensor)]!r} was unfrozen, added or replaced after attach, so nothing "
+                    "bounds its gradient; detach and attach again."
+                )
+
+    def _release(self, chunk: _Chunk) -> None:
+        """Count the step, then add the noise, divide by the public batch size and assign the gradients."""
+        if self.remaining == 0:
+            raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
+        self._ledger.spend(self._rate, self._multiplier)
+        contract = self.plan.mechanism.bound.contract(self._layout, self._state)
+        scales: dict[str, float] = {}
+        for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
+            scales.update(dict.fromkeys(block.members, scale))
+        stream = self._root.stream("noise", chunk.step)
+        noise = self.plan.mechanism.noise
+        released = self._sums.release(noise, scales, stream, self.plan.sampling.batch_size)
+        for name, gradient in released.items():
+            self._parameters[name].grad = gradient
+
+    # --- what is proven ------------------------------------------------------------------------------------------
+
+    def guarantee(self) -> Guarantee:
+        """What is proven of this run.
+
+        When the plan's steps are spent, that is the epsilon of what was released. Before, what is proven is the
+        epsilon of the declared horizon; `so_far` stands beside it, on a condition.
+        """
+        spent, delta = self._ledger.phases, self.plan.delta
+        horizon = [*spent, Phase(self._rate, self._multiplier, self.remaining)]
+        proven = guarantee_of(self.plan, self._layout, max(self.plan.steps, self.released))
+        if len({(p.rate, p.multiplier) for p in horizon if p.steps}) > 1:
+            proven = replace(proven, epsilon=cost(horizon, delta).epsilon)
+        conditions = [
+            *proven.conditions,
+            Condition("no example's loss depends on another example, probed by reweighting the losses", "checked"),
+            Condition("the losses were computed from the rows that were handed out, one for each", "assumed"),
+        ]
+        if self._root.seeded:
+            text = "noise and sampling came from a fixed seed, so whoever knows it can take the noise off again"
+            conditions.insert(0, Condition(text, "broken"))
+        so_far = cost(spent, delta).epsilon if self.remaining else None
+        return replace(proven, conditions=tuple(conditions), released=self.released, so_far=so_far)
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside the model's and the optimizer's own state."""
+        return {
+            "format": "discreet-state/1",
+            "plan": self.plan.to_dict(),
+            "released": self.released,
+            "ledger": self._ledger.head,
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint of the same plan.
+
+        Releases that the state knows of and the ledger does not are counted now; those that the ledger knows of and
+        the state does not (a crash after the checkpoint) stay spent. Nothing is ever repeated.
+        """
+        if state.get("format") != "discreet-state/1" or state.get("plan") != self.plan.to_dict():
+            raise PrivacyError("the state belongs to another plan; attach the plan it was saved with.")
+        self._begin()
+        for _ in range(whole("released", state["released"], least=0) - self.released):
+            self._ledger.spend(self._rate, self._multiplier, restored=True)
+
+    def detach(self) -> None:
+        """Take the plan off the model: it is as it was. The guarantee of what was released can still be read."""
+        if not self._attached:
+            return
+        self._attached = False
+        self._begin()
+        for guard in self._guards:
+            guard.remove()
+        for parameter in self._parameters.values():
+            _ATTACHED.discard(parameter)
+
+    def _check_attached(self) -> None:
+        if not self._attached:
+            raise PrivacyError("the plan was detached from the model; attach it again to go on training.")
+
+    def _check_budget(self) -> None:
+        limit = self.plan.epsilon
+        if limit is None:
+            return
+        spent = cost([Phase(self._rate, self._multiplier, self.plan.steps)], self.plan.delta).epsilon
+        if spent > limit:
+            raise BudgetExhausted(
+                f"the plan's {self.plan.steps:,} steps would spend epsilon {spent:.4g}, more than its limit {limit:g}; "
+                "use discreet.calibrate to solve for noise, steps or batch size."
+            )
+
+
+class BatchSampler:
+    """Lists of indices for torch's DataLoader, drawn by the plan's sampler: the remaining steps, once."""
+
+    def __init__(self, private: Private, steps: int | None, at_most: int | None) -> None:
+        self._private, self._steps, self._at_most = private, steps, at_most
+
+    def __iter__(self) -> Iterator[list[int]]:
+        private = self._private
+        if not private._padded:
+            raise ConfigError(
+                "a draw may be empty, of which a DataLoader makes no batch; give it "
+                "collate_fn=private.collate(dataset) beside batch_sampler=private.batch_sampler()."
+            )
+        iteration = private._begin()
+        private._since = now()
+        for chunk, indices in private._draw(private._length, self._steps, self._at_most):
+            if iteration != private._iteration:
+                raise PrivacyError("this loop was replaced by a later one; use the later one.")
+            chunk.since = private._since
+            private._chunks.append(chunk)
+            yield [int(i) for i in indices]
+
+
+class _Sums:
+    """The bounded sums of a logical batch: one flat buffer a dtype and device, and each parameter's view of it."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
+        self._parameters = parameters
+        self._groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+        for name, p in parameters.items():
+            dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
+            self._groups.setdefault((p.device, dtype), []).append(name)
+        self._views: dict[str, Tensor] = {}
+        self._flats: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        for (device, dtype), names in self._groups.items():
+            flat = torch.zeros(sum(parameters[n].numel() for n in names), dtype=dtype, device=device)
+            self._flats[device, dtype] = flat
+            self._views.update(self._split(flat, names))
+        self._used = False
+
+    def _split(self, flat: Tensor, names: list[str]) -> dict[str, Tensor]:
+        sizes = [self._parameters[n].numel() for n in names]
+        pieces = flat.split(sizes)
+        return {n: piece.view(self._parameters[n].shape) for n, piece in zip(names, pieces, strict=True)}
+
+    def clear(self) -> None:
+        if self._used:
+            self._used = False
+            for flat in self._flats.values():
+                flat.zero_()
+
+    def open(self) -> dict[str, Tensor]:
+        """Each parameter's sum, to add to."""
+        self._used = True
+        return self._views
+
+    def release(self, noise: Gaussian, scales: Mapping[str, float], source: Source, divisor: int) -> dict[str, Tensor]:
+        """(sum + noise) / divisor for each parameter, in its own dtype; the sums are cleared.
+
+        The noise is drawn on the CPU, whatever the device.
+        """
+        found: dict[str, Tensor] = {}
+        for key, names in self._groups.items():
+            flat = self._flats[key]
+            drawn = torch.empty(flat.shape, dtype=flat.dtype)
+            for start, stop, scale in self._stretches(names, scales):
+                noise.sample(drawn[start:stop], scale, source)
+            released = drawn.to(flat.device).add_(flat).mul_(1 / divisor)
+            found.update({n: g.to(self._parameters[n].dtype) for n, g in self._split(released, names).items()})
+        self.clear()
+        return found
+
+    def _stretches(self, names: list[str], scales: Mapping[str, float]) -> Iterator[tuple[int, int, float]]:
+        """Stretches of the flat buffer with one scale each."""
+        start = 0
+        for scale, same in groupby(names, key=scales.__getitem__):
+            end = start + sum(self._parameters[n].numel() for n in same)
+            yield start, end, scale
+            start = end
+
+
+def _probed(step: int) -> bool:
+    """Whether the isolation of examples is probed again at a step: at 0, 1, 2, 4, 8, ... and every thousandth."""
+    return step & (step - 1) == 0 or step % 1000 == 0
+
+
+def _refuse_plain(parameter: Tensor) -> None:
+    """Runs when a gradient was accumulated by a plain backward pass: takes it away again, and says so."""
+    parameter.grad = None
+    raise PrivacyError(
+        "loss.backward() was called on an attached model, which would train without privacy; use "
+        "private.backward(losses) with one loss per example, or private.detach() first."
+    )
+
+
+def _check_model(model: nn.Module) -> None:
+    """Refuse what cannot be made private, by name, before anything is touched."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{type(model).__name__} is not a torch.nn.Module.")
+    for name, module in model.named_modules():
+        where = f"module {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
+        problem = _problem(module)
+        if problem is not None:
+            raise PrivacyError(f"{where} {problem}")
+    trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise ConfigError("the model has no trainable parameters; set requires_grad on what is to be trained.")
+    for name, parameter in trainable.items():
+        if not parameter.is_floating_point():
+            raise ConfigError(f"parameter {name!r} is {parameter.dtype}; only real floating point can be trained.")
+        if parameter in _ATTACHED:
+            raise PrivacyError(f"parameter {name!r} has a plan attached already; detach that one first.")
+
+
+def _problem(module: nn.Module) -> str | None:
+    """What is wrong with a module, as the end of a sentence, or None."""
+    if isinstance(module, torch._dynamo.eval_frame.OptimizedModule) or module._compiled_call_impl is not None:
+        return "is compiled, so its uses of parameters cannot be seen; attach the model it was compiled from."
+    if isinstance(module, torch.jit.ScriptModule):
+        return "is a TorchScript module, which cannot be taken apart by examples; attach the original module."
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return "spreads a batch over devices, which is not supported; attach the module inside it."
+    if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or not module.track_running_stats):
+        return (
+            "uses statistics of the whole batch, which mixes examples, and keeps them; replace it by GroupNorm, "
+            "or put it in eval mode."
+        )
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+        return "rewrites its weight in the forward pass (max_norm), past any noise; set max_norm=None."
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.scale_grad_by_freq:
+        return "divides by counts over the whole batch (scale_grad_by_freq), which mixes examples; set it to False."
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module._parameters.values()):
+        return "is not initialised yet (a lazy module); run it once on constants before attaching."
+    return None
+
+
+__all__ = ["BatchSampler", "Private", "attach"]
