@@ -12,6 +12,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from discreet.contracts import Layout, Phase
 from discreet.errors import PrivacyError
 from discreet.plan import Plan
@@ -28,6 +30,8 @@ class Ledger:
 
     def __init__(self, path: str | Path | None, plan: Plan, layout: Layout) -> None:
         self._path = None if path is None else Path(path)
+        self._next = plan.sampling.contract().rate, plan.mechanism.multiplier(layout)
+        self._lock = None if self._path is None else _lock(self._path)
         self._head = ""
         self._runs: list[Phase] = []
         opening = {
@@ -37,10 +41,12 @@ class Ledger:
             "parameters": [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)],
         }
         if self._path is not None and self._path.exists() and self._path.stat().st_size > 0:
-            self._reopen(self._path, opening)
+            try:
+                self._reopen(self._path, opening)
+            except BaseException:
+                self.close()
+                raise
         else:
-            if self._path is not None:
-                self._path.parent.mkdir(parents=True, exist_ok=True)
             self._append(opening | {"versions": {name: version(name) for name in ("torch", "numpy", "scipy")}})
 
     @property
@@ -58,10 +64,16 @@ class Ledger:
         """The hash of the last line."""
         return self._head
 
-    def spend(self, rate: float, multiplier: float, **notes: Any) -> None:
-        """Count one release, before it is made."""
+    def spend(self, **notes: Any) -> None:
+        """Count one release of the plan, before it is made."""
+        rate, multiplier = self._next
         self._append({"kind": "release", "step": self.released, "rate": rate, "multiplier": multiplier, **notes})
         self._count(rate, multiplier)
+
+    def close(self) -> None:
+        """Let others open the file."""
+        if self._lock is not None:
+            self._lock.release()
 
     def _count(self, rate: float, multiplier: float) -> None:
         last = self._runs[-1] if self._runs else None
@@ -98,16 +110,20 @@ class Ledger:
         if torn:  # a release was being counted when the process died: it counts
             with path.open("r+b") as file:
                 file.truncate(len(raw) - len(torn))
-            rate, multiplier = (self._runs[-1].rate, self._runs[-1].multiplier) if self._runs else _first(opening)
-            self.spend(rate, multiplier, recovered=True)
+            self.spend(recovered=True)
 
 
-def _first(opening: Mapping[str, Any]) -> tuple[float, float]:
-    """What a first release of the plan would be counted as."""
-    plan = Plan.from_dict(opening["plan"]) if opening["plan"]["bound"]["type"] == "Clip" else None
-    if plan is None:
-        raise PrivacyError("the ledger's first release is cut off; start with a new ledger.")
-    return plan.sampling.contract().rate, plan.mechanism.multiplier(None)
+def _lock(path: Path) -> FileLock:
+    """Hold the file, so that no other run counts in it at the same time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(f"{path}.lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as error:
+        raise PrivacyError(
+            f"{path} is in use by another run; wait for it, or detach it, or use another file."
+        ) from error
+    return lock
 
 
 def _chain(content: Mapping[str, Any], previous: str) -> tuple[bytes, str]:

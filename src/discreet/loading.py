@@ -33,12 +33,12 @@ def length_of(data: Any) -> int:
             "a DataLoader draws its own batches, which would not be those that are accounted; pass its data set to "
             "private.batches(data), or make the loader with batch_sampler=private.batch_sampler()."
         )
-    if isinstance(data, IterableDataset) or not (isinstance(data, (tuple, list)) or hasattr(data, "__getitem__")):
+    if isinstance(data, IterableDataset) or not (hasattr(data, "__getitem__") and hasattr(data, "__len__")):
         raise ConfigError(
             f"{type(data).__name__} cannot be drawn from: it has no rows by number; use a map-style Dataset or a "
             "tuple of tensors."
         )
-    if isinstance(data, (tuple, list)):
+    if isinstance(data, tuple):
         if not data or not all(isinstance(t, Tensor) for t in data):
             raise ConfigError("data given as a tuple must be a tuple of tensors, one row an example.")
         lengths = {len(t) for t in data}
@@ -60,10 +60,15 @@ def load(
     num_workers: int = 0,
     pin_memory: bool = False,
 ) -> Iterator[Any]:
-    """One batch for each draw, in order; an empty draw is one padding row."""
+    """One batch for each draw, in order; an empty draw is one padding row.
+
+    Tensors are indexed in this process, whatever the number of workers.
+    """
     tensors = tensors_of(data)
     if tensors is not None and collate_fn is None:
         return _select(tensors, draws, single=isinstance(data, Tensor))
+    if isinstance(data, tuple):
+        data = TensorDataset(*data)
     collate = PaddedCollate(collate_fn or default_collate, data[0])
     loader = DataLoader(
         data, batch_sampler=_Once(draws), collate_fn=collate, num_workers=num_workers, pin_memory=pin_memory
@@ -77,7 +82,7 @@ def tensors_of(data: Any) -> tuple[Tensor, ...] | None:
         return (data,)
     if type(data) is TensorDataset:
         return data.tensors
-    return tuple(data) if isinstance(data, (tuple, list)) else None
+    return data if isinstance(data, tuple) else None
 
 
 def _select(tensors: tuple[Tensor, ...], draws: Iterator[Draw], *, single: bool) -> Iterator[Any]:

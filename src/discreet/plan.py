@@ -3,7 +3,7 @@
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass, fields
+from dataclasses import InitVar, dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,7 @@ def guarantee_of(plan: Plan, layout: Layout | None, steps: int) -> Guarantee:
 
 def _describe(stage: Any) -> dict[str, Any]:
     """A stage's class and its settings."""
-    settings = {f.name: getattr(stage, f.name) for f in fields(stage)}
+    settings = {f.name: getattr(stage, f.name) for f in fields(stage)} if is_dataclass(stage) else vars(stage)
     return {"type": type(stage).__name__} | {k: v for k, v in settings.items() if v is not None}
 
 

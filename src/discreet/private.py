@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from discreet.accounting import cost
 from discreet.accounting.guarantee import Condition, Guarantee
@@ -23,7 +24,7 @@ from discreet.noise.gaussian import Gaussian
 from discreet.noise.source import Root, Source
 from discreet.plan import Plan, guarantee_of
 
-_ATTACHED: "weakref.WeakSet[nn.Parameter]" = weakref.WeakSet()
+_ATTACHED: "weakref.WeakValueDictionary[int, nn.Parameter]" = weakref.WeakValueDictionary()
 
 
 def attach(model: nn.Module, plan: Plan, ledger: str | Path | None = None, *, seed: int | None = None) -> "Private":
@@ -66,16 +67,18 @@ class Private:
         self._rate = plan.sampling.contract().rate
         self._multiplier = plan.mechanism.multiplier(self._layout)
         self._check_budget()
+        self._formats = {name: (p.dtype, p.device) for name, p in self._parameters.items()}
+        self._norms = [(name, m) for name, m in model.named_modules() if isinstance(m, _NormBase)]
         self._ledger = Ledger(ledger, plan, self._layout)
         self._root = Root(seed)
-        self._engine = Engine(self._parameters)
+        self._engine = Engine(model)
         self._sums = _Sums(self._parameters)
         self._chunks: deque[_Chunk] = deque()
         self._iteration = 0
         self._since = now()
         self._padded = False
         self._attached = True
-        _ATTACHED.update(self._parameters.values())
+        _ATTACHED.update({id(p): p for p in self._parameters.values()})
         self._guards = [p.register_post_accumulate_grad_hook(_refuse_plain) for p in self._parameters.values()]
 
     # --- drawing -------------------------------------------------------------------------------------------------
@@ -119,10 +122,10 @@ class Private:
         loaded = load(data, draws(), collate_fn=collate_fn, num_workers=num_workers, pin_memory=pin_memory)
         return self._hand_out(loaded, handed, self._begin())
 
-    def batch_sampler(self, *, steps: int | None = None, at_most: int | None = None) -> "BatchSampler":
+    def batch_sampler(self, *, steps: int | None = None) -> "BatchSampler":
         """A batch sampler for your own DataLoader; give the loader `collate_fn=private.collate(data)` with it."""
         self._check_attached()
-        return BatchSampler(self, steps, at_most)
+        return BatchSampler(self, steps)
 
     def collate(self, data: Any, collate_fn: Collate | None = None) -> Collate:
         """A collate function for your own DataLoader, for which an empty draw is one padding row."""
@@ -159,8 +162,11 @@ class Private:
     def _hand_out(self, loaded: Iterator[Any], handed: deque[_Chunk], iteration: int) -> Iterator[Any]:
         for batch in loaded:
             if iteration != self._iteration:
-                raise PrivacyError("this loop was replaced by a later call of batches(); use the later one.")
+                raise PrivacyError(
+                    "this loop was given up: an error ended its batch, or it was replaced by a later call of batches()."
+                )
             self._check_attached()
+            self._check_modes()
             chunk = handed.popleft()
             chunk.since = now()
             self._chunks.clear()
@@ -189,7 +195,11 @@ class Private:
             for parameter in self._parameters.values():
                 parameter.grad = None
         if chunk.units:
-            self._accumulate(losses, chunk)
+            try:
+                self._accumulate(losses, chunk)
+            except BaseException:  # part of it may have been added: the whole batch is given up
+                self._begin()
+                raise
         chunk.done = True
         self._chunks.popleft()
         self._since = now()
@@ -214,27 +224,29 @@ class Private:
                 f"({rows},). Use reduction='none', and sum or average over everything but the first dimension."
             )
         for name, parameter in self._parameters.items():
-            if not parameter.requires_grad:
-                raise PrivacyError(f"parameter {name!r} was frozen after attach; detach and attach again.")
+            if not parameter.requires_grad or (parameter.dtype, parameter.device) != self._formats[name]:
+                what = "moved to another dtype or device" if parameter.requires_grad else "frozen"
+                raise PrivacyError(f"parameter {name!r} was {what} after attach; detach and attach again.")
+        self._check_modes()
 
     def _accumulate(self, losses: Tensor, chunk: _Chunk) -> None:
-        probe = chunk.first and _probed(chunk.step)
-        gradients = self._engine.gradients(losses, chunk.units, since=max(chunk.since, 0), probe=probe)
+        probe = chunk.first and self._probed(chunk.step)
+        gradients = self._engine.gradients(losses, chunk.units, since=max(chunk.since, self._since), probe=probe)
         if gradients.strangers:
             self._refuse_strangers(gradients.strangers)
         with torch.no_grad():
             norms = gradients.norms()
-            total = losses.detach().clone()
+            finite = losses.detach().isfinite()
             for squared in norms.values():
-                total = total + squared.to(total)
-            finite = total.isfinite()
+                finite &= squared.isfinite()
             if not finite.all():  # these contribute exactly zero: they are left out before any product
-                kept = finite.nonzero().squeeze(1)
-                gradients = gradients.select(kept)
+                if not finite.any():
+                    return
+                gradients = gradients.select(finite.nonzero().squeeze(1))
                 norms = gradients.norms()
-            if gradients.units:
-                weights = self.plan.mechanism.bound.apply(norms, self._state)
-                gradients.add_weighted(weights, self._sums.open())
+            weights = self.plan.mechanism.bound.apply(norms, self._state)
+            sound = {name: torch.where(w.isfinite(), w, 0.0) for name, w in weights.items()}
+            gradients.add_weighted(sound, self._sums.open())
 
     def _refuse_strangers(self, strangers: Sequence[Tensor]) -> None:
         current = {id(p): name for name, p in self._model.named_parameters()}
@@ -249,7 +261,7 @@ class Private:
         """Count the step, then add the noise, divide by the public batch size and assign the gradients."""
         if self.remaining == 0:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
-        self._ledger.spend(self._rate, self._multiplier)
+        self._ledger.spend()
         contract = self.plan.mechanism.bound.contract(self._layout, self._state)
         scales: dict[str, float] = {}
         for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
@@ -303,9 +315,13 @@ class Private:
         """
         if state.get("format") != "discreet-state/1" or state.get("plan") != self.plan.to_dict():
             raise PrivacyError("the state belongs to another plan; attach the plan it was saved with.")
+        released = whole("the state's number of releases", state.get("released", -1), least=0)
         self._begin()
-        for _ in range(whole("released", state["released"], least=0) - self.released):
-            self._ledger.spend(self._rate, self._multiplier, restored=True)
+        for _ in range(released - self.released):
+            self._ledger.spend(restored=True)
+
+    def __reduce__(self) -> str:
+        raise PrivacyError("a Private holds the secret key of its run and is not copied; save private.state_dict().")
 
     def detach(self) -> None:
         """Take the plan off the model: it is as it was. The guarantee of what was released can still be read."""
@@ -313,14 +329,25 @@ class Private:
             return
         self._attached = False
         self._begin()
+        self._ledger.close()
         for guard in self._guards:
             guard.remove()
         for parameter in self._parameters.values():
-            _ATTACHED.discard(parameter)
+            _ATTACHED.pop(id(parameter), None)
 
     def _check_attached(self) -> None:
         if not self._attached:
             raise PrivacyError("the plan was detached from the model; attach it again to go on training.")
+
+    def _check_modes(self) -> None:
+        for name, module in self._norms:
+            problem = _problem(module)
+            if problem is not None:
+                raise PrivacyError(f"module {name!r} ({type(module).__name__}) {problem}")
+
+    def _probed(self, step: int) -> bool:
+        """Whether isolation is probed again at a step: at 0, 1, 2, 4, 8, ... and at one in 64 others, in secret."""
+        return step & (step - 1) == 0 or self._root.stream("probe", step).octets(1)[0] < 4
 
     def _check_budget(self) -> None:
         limit = self.plan.epsilon
@@ -337,8 +364,8 @@ class Private:
 class BatchSampler:
     """Lists of indices for torch's DataLoader, drawn by the plan's sampler: the remaining steps, once."""
 
-    def __init__(self, private: Private, steps: int | None, at_most: int | None) -> None:
-        self._private, self._steps, self._at_most = private, steps, at_most
+    def __init__(self, private: Private, steps: int | None) -> None:
+        self._private, self._steps = private, steps
 
     def __iter__(self) -> Iterator[list[int]]:
         private = self._private
@@ -349,7 +376,7 @@ class BatchSampler:
             )
         iteration = private._begin()
         private._since = now()
-        for chunk, indices in private._draw(private._length, self._steps, self._at_most):
+        for chunk, indices in private._draw(private._length, self._steps, None):
             if iteration != private._iteration:
                 raise PrivacyError("this loop was replaced by a later one; use the later one.")
             chunk.since = private._since
@@ -415,11 +442,6 @@ class _Sums:
             start = end
 
 
-def _probed(step: int) -> bool:
-    """Whether the isolation of examples is probed again at a step: at 0, 1, 2, 4, 8, ... and every thousandth."""
-    return step & (step - 1) == 0 or step % 1000 == 0
-
-
 def _refuse_plain(parameter: Tensor) -> None:
     """Runs when a gradient was accumulated by a plain backward pass: takes it away again, and says so."""
     parameter.grad = None
@@ -444,8 +466,10 @@ def _check_model(model: nn.Module) -> None:
     for name, parameter in trainable.items():
         if not parameter.is_floating_point():
             raise ConfigError(f"parameter {name!r} is {parameter.dtype}; only real floating point can be trained.")
-        if parameter in _ATTACHED:
-            raise PrivacyError(f"parameter {name!r} has a plan attached already; detach that one first.")
+        if _ATTACHED.get(id(parameter)) is parameter:
+            raise PrivacyError(f"parameter {name!r} has a plan attached already; call detach() on that one first.")
+        if parameter._backward_hooks:
+            raise PrivacyError(f"parameter {name!r} has a gradient hook, which would not see each example; remove it.")
 
 
 def _problem(module: nn.Module) -> str | None:
@@ -456,11 +480,13 @@ def _problem(module: nn.Module) -> str | None:
         return "is a TorchScript module, which cannot be taken apart by examples; attach the original module."
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return "spreads a batch over devices, which is not supported; attach the module inside it."
-    if isinstance(module, nn.modules.batchnorm._BatchNorm) and (module.training or not module.track_running_stats):
+    if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
         return (
             "uses statistics of the whole batch, which mixes examples, and keeps them; replace it by GroupNorm, "
             "or put it in eval mode."
         )
+    if isinstance(module, _NormBase) and module.training and module.track_running_stats:
+        return "keeps statistics of the data in its buffers, past any noise; set track_running_stats=False."
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
         return "rewrites its weight in the forward pass (max_norm), past any noise; set max_norm=None."
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.scale_grad_by_freq:

@@ -1,5 +1,6 @@
 """Each unit's gradient from one backward pass, without making it: book-keeping on the autograd graph."""
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -7,12 +8,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
+from torch.nn.utils.parametrize import ParametrizationList
 
 from discreet.errors import PrivacyError
 from discreet.gradients.graph import Edge, Graph, walk
-from discreet.gradients.rules import RULES, Call, OneByOne, as_use, read
+from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, as_use, read
 from discreet.gradients.sites import REARRANGEMENTS, Analysis, Site, analyse, gradients_at
-from discreet.gradients.uses import Materialised, OuterProducts, Use, parts, squared_norms
+from discreet.gradients.uses import Materialised, OuterProducts, Use, parts, squared_norms, sum_dtype
+
+_MOST_KNOWN = 256  # structures remembered; models unrolled over time have one for each length
 
 
 class Engine:
@@ -22,8 +26,9 @@ class Engine:
     a unit's loss depended on no other unit through any differentiable path seen by the probe; or a PrivacyError.
     """
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        self.parameters = dict(parameters)
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._names = {id(p): name for name, p in self.parameters.items()}
         self._known: dict[tuple[Any, ...], Analysis] = {}
 
@@ -34,13 +39,15 @@ class Engine:
         structure, and always if `probe`.
         """
         graph = walk(losses, self._names, since)
-        refuse_batch_statistics(graph, units)
+        refuse_by_name(graph, units)
         if units == 1:
             return self._single(losses, graph)
         analysis, gradients = self._known.get(graph.signature), None
         if probe or analysis is None or not still_fits(graph, analysis, units):
-            analysis, gradients = analyse(graph, losses, units)
+            analysis, gradients = analyse(graph, losses, units, own_tensors(self._model))
             if analysis.evident:
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
                 self._known[graph.signature] = analysis
         saved = read_saved(graph, analysis)
         if gradients is None:
@@ -48,7 +55,7 @@ class Engine:
             gradients = gradients_at(graph, losses, analysis.edges(), torch.ones_like(losses), retain=retain)
         uses: dict[str, list[Use]] = {name: [] for name in self.parameters}
         for site in analysis.sites:
-            for name, use in self._uses(graph, site, gradients, saved, units):
+            for name, use in self._uses(graph, analysis, site, gradients, saved, units):
                 uses[name].append(use)
         combined = {name: use for name, found in uses.items() if (use := combine(found))}
         return UnitGradients(combined, units, self.parameters, graph.strangers)
@@ -57,36 +64,52 @@ class Engine:
         """A batch of one unit: its gradient is the gradient."""
         found = torch.autograd.grad(losses.sum(), list(self.parameters.values()), allow_unused=True)
         pairs = zip(self.parameters, found, strict=True)
-        uses: dict[str, Use] = {name: Materialised(g.detach()[None]) for name, g in pairs if g is not None}
+        uses: dict[str, Use] = {
+            name: Materialised(g.detach()[None].to(sum_dtype(g.dtype))) for name, g in pairs if g is not None
+        }
         return UnitGradients(uses, 1, self.parameters, graph.strangers)
 
     def _uses(
-        self, graph: Graph, site: Site, gradients: dict[Edge, Tensor], saved: "Saved", units: int
+        self, graph: Graph, analysis: Analysis, site: Site, gradients: dict[Edge, Tensor], saved: "Saved", units: int
     ) -> list[tuple[str, Use]]:
-        node, found = graph.nodes[site.node], []
+        found: list[tuple[str, Use]] = []
         reached = {k: gradients[site.node, k] for k in site.outputs if (site.node, k) in gradients}
         for number in site.inputs if reached else ():
             edge = graph.inputs[site.node][number]
             assert edge is not None
-            use: Use | None = None
-            rule = RULES.get((graph.name(site.node), number))
-            if rule is not None and list(reached) == [0]:
-                shape = _shape(graph, edge)
-                values = saved[site.node, number]
-                made = rule.make(
-                    Call(units, site.outputs[0].rows, reached[0], shape, values, self._dtype(site, number))
-                )
-                use = None if made is None else as_use(made)
+            use = self._by_rule(graph, site, number, reached, saved, units)
             if use is None:
+                if analysis.recomputes:
+                    raise PrivacyError(
+                        f"op {graph.name(site.node)} has no rule and its saved values are recomputed (checkpointing), "
+                        f"so {' and '.join(map(repr, site.below[number]))} cannot be bounded; leave this part of the "
+                        "model out of the checkpoint."
+                    )
                 rows = {k: m.rows for k, m in site.outputs.items()}
-                use = OneByOne(node, number, reached, rows, torch.arange(units), units)
+                made = graph.nodes[edge[0]]._input_metadata[edge[1]].dtype
+                dtype = made if made.is_complex else self._dtype(site, number)
+                use = OneByOne(graph.nodes[site.node], number, reached, rows, units, graph.shape(edge), dtype)
             found += [(n, prepared(graph, edge, n, self.parameters[n], use)) for n in site.below[number]]
         return found
 
+    def _by_rule(
+        self, graph: Graph, site: Site, number: int, reached: dict[int, Tensor], saved: "Saved", units: int
+    ) -> Use | None:
+        """The use by the op's rule, or None where there is no rule that covers this call."""
+        name = graph.name(site.node)
+        edge, rule = graph.inputs[site.node][number], RULES.get((name, number))
+        if rule is None or edge is None or 0 not in reached or any(g.is_complex() for g in reached.values()):
+            return None
+        if len(reached) > 1 and name not in SEVERAL_OUTPUTS:
+            return None
+        others = {k: g for k, g in reached.items() if k}
+        values, rows = saved[site.node, number], site.outputs[0].rows
+        call = Call(units, rows, reached[0], others, number, graph.shape(edge), values, self._dtype(site, number))
+        made = rule.make(call)
+        return None if made is None else as_use(made)
+
     def _dtype(self, site: Site, number: int) -> torch.dtype:
-        """Sums are taken in the parameter's dtype, or in float32 where that is shorter."""
-        dtype = self.parameters[site.below[number][0]].dtype
-        return dtype if torch.finfo(dtype).bits >= 32 else torch.float32
+        return sum_dtype(self.parameters[site.below[number][0]].dtype)
 
 
 @dataclass
@@ -106,7 +129,7 @@ class UnitGradients:
         found = {name: use.norms() for name, use in self.uses.items()}
         for name, parameter in self.parameters.items():
             if name not in found:
-                found[name] = parameter.new_zeros(self.units)
+                found[name] = parameter.new_zeros(self.units, dtype=sum_dtype(parameter.dtype))
         return found
 
     def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
@@ -165,21 +188,27 @@ class Several:
 class Prepared:
     """A use of something made of a parameter (a slice, a look-up, a normalised weight): pulled back to the parameter.
 
-    `isometric`: the preparation only rearranges, so that norms stay.
+    `isometric`: the preparation only rearranges, so that norms stay. A preparation in less than float32 rounds what
+    is pulled through it: then each unit is pulled on its own and measured afterwards, never their sum.
     """
 
     def __init__(self, use: Use, edge: GradientEdge, parameter: nn.Parameter, *, isometric: bool) -> None:
         self.use, self.edge, self.parameter, self.isometric = use, edge, parameter, isometric
         self.units = use.units
+        self._made: Any = edge.node._input_metadata[edge.output_nr]  # shape and dtype of what was made
+        self._coarse = torch.finfo(self._made.dtype).bits < 32 or torch.finfo(parameter.dtype).bits < 32
 
     def _pull(self, gradients: Tensor, *, batched: bool) -> Tensor:
         found = torch.autograd.grad(
-            [self.edge], [self.parameter], [gradients], retain_graph=True, is_grads_batched=batched, allow_unused=True
-        )[0]
+            [self.edge],
+            [self.parameter],
+            [gradients.to(self._made.dtype)],
+            retain_graph=True, is_grads_batched=batched, allow_unused=True,
+        )[0]  # fmt: skip
         if found is None:
             shape = (*gradients.shape[:1], *self.parameter.shape) if batched else self.parameter.shape
             return self.parameter.new_zeros(shape)
-        return found.detach()
+        return found.detach().to(sum_dtype(self.parameter.dtype))
 
     def each(self, start: int, stop: int) -> Tensor:
         gradients = self.use.each(start, stop)
@@ -188,14 +217,21 @@ class Prepared:
         except RuntimeError:  # an op without a batched form
             return torch.stack([self._pull(g, batched=False) for g in gradients])
 
+    def _parts(self) -> list[tuple[int, int]]:
+        return parts(self.units, self.parameter.numel() * 4)
+
     def norms(self) -> Tensor:
-        if self.isometric:
+        if self.isometric and not self._coarse:
             return self.use.norms()
-        return torch.cat([squared_norms(self.each(i, j)) for i, j in parts(self.units, self.parameter.nbytes)])
+        return torch.cat([squared_norms(self.each(i, j)) for i, j in self._parts()])
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
-        shape = torch.Size(self.edge.node._input_metadata[self.edge.output_nr].shape)
-        total = out.new_zeros(shape)
+        if self._coarse:
+            for i, j in self._parts():
+                Materialised(self.each(i, j)).add_weighted(weights[i:j], out)
+            return
+        dtype = self._made.dtype if self._made.dtype.is_complex else out.dtype
+        total = out.new_zeros(torch.Size(self._made.shape), dtype=dtype)
         self.use.add_weighted(weights, total)
         out.add_(self._pull(total, batched=False))
 
@@ -205,7 +241,11 @@ class Prepared:
 
 def prepared(graph: Graph, edge: Edge, name: str, parameter: nn.Parameter, use: Use) -> Use:
     """The use of a parameter at an op's input, whatever was done to the parameter on the way."""
-    if graph.leaves.get(edge[0]) == name:
+    while graph.name(edge[0]) == "ToCopyBackward0":  # a cast (autocast): sums are taken in float32, above and below it
+        below = graph.inputs[edge[0]][0]
+        assert below is not None
+        edge = below
+    if edge[0] in graph.leaves:
         return use
     path: list[str] = []
     i = edge[0]
@@ -216,30 +256,57 @@ def prepared(graph: Graph, edge: Edge, name: str, parameter: nn.Parameter, use: 
             break
         i = below[0]
     only_rearranged = i in graph.leaves
-    plain = [op for op in path if op != "ToCopyBackward0"]
-    if only_rearranged and not plain:
-        return use
-    if only_rearranged and plain == ["TBackward0"] and isinstance(use, OuterProducts):
+    if (
+        only_rearranged
+        and isinstance(use, OuterProducts)
+        and [op for op in path if op != "ToCopyBackward0"] == ["TBackward0"]
+    ):
         return use.transposed()
     return Prepared(use, GradientEdge(graph.nodes[edge[0]], edge[1]), parameter, isometric=only_rearranged)
 
 
-def refuse_batch_statistics(graph: Graph, units: int) -> None:
-    """Refuse batch normalisation in training mode: it mixes examples by design (InstanceNorm's use of it does not)."""
+def refuse_by_name(graph: Graph, units: int) -> None:
+    """Refuse ops that hide what is needed, or that mix examples by design."""
     for i, node in enumerate(graph.nodes):
         name = type(node).__name__
-        if "BatchNorm" in name and getattr(node, "_saved_training", False) and units > 1:
-            shape = node._saved_input.shape
-            if shape[0] != 1:
-                names = [graph.leaves[e[0]] for e in graph.inputs[i] if e is not None and e[0] in graph.leaves]
-                where = f" ({' and '.join(map(repr, names))})" if names else ""
-                raise PrivacyError(
-                    f"batch normalisation{where} uses statistics of the whole batch, which mixes examples; replace it "
-                    "by GroupNorm, or put it in eval mode."
-                )
+        if name == "CheckpointFunctionBackward":
+            raise PrivacyError(
+                "re-entrant checkpointing hides its uses of parameters; use checkpoint(..., use_reentrant=False)."
+            )
+        if name == "CompiledFunctionBackward":
+            raise PrivacyError("a compiled function hides its uses of parameters; use the one it was compiled from.")
+        if getattr(node, "_saved_scale_grad_by_freq", False):
+            raise PrivacyError(
+                "an embedding with scale_grad_by_freq=True divides by counts over the whole batch, which mixes "
+                "examples; set it to False."
+            )
+        if "BatchNorm" not in name or not getattr(node, "_saved_training", False) or units == 1:
+            continue
+        if node._saved_input.shape[0] != 1:  # InstanceNorm uses it too, on one image of all channels
+            names = [graph.leaves[e[0]] for e in graph.inputs[i] if e is not None and e[0] in graph.leaves]
+            where = f" ({' and '.join(map(repr, names))})" if names else ""
+            raise PrivacyError(
+                f"batch normalisation{where} uses statistics of the whole batch, which mixes examples; replace it by "
+                "GroupNorm, or put it in eval mode."
+            )
 
 
 Saved = dict[tuple[int, int], dict[str, Any]]
+
+
+def own_tensors(model: nn.Module) -> list[Tensor]:
+    """Tensors that are not data: the model's parameters and buffers, and what its parametrisations make of them."""
+    found: list[Tensor] = [*model.parameters(), *model.buffers()]
+
+    def keep(tensor: Tensor) -> Tensor:
+        found.append(tensor)
+        return tensor
+
+    for module in model.modules():
+        if isinstance(module, ParametrizationList):
+            with torch.enable_grad(), torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+                copy.deepcopy(module)()
+    return [t.detach() for t in found]
 
 
 class _Inside(torch.autograd.Function):
@@ -298,14 +365,7 @@ def still_fits(graph: Graph, analysis: Analysis, units: int) -> bool:
     """Whether a batch of other sizes is still explained: divisible, and folded only where folding was seen."""
     for site in analysis.sites:
         for number, known in site.outputs.items():
-            shape = _shape(graph, (site.node, number))
-            if not known.rows.fits(shape, units):
-                return False
-            if shape[0] > units and not known.folded and known.rows.axis != "second":
+            rows = known.rows.per_unit(graph.shape((site.node, number)), units)
+            if rows is None or (rows > 1 and not known.folded):
                 return False
     return True
-
-
-def _shape(graph: Graph, edge: Edge) -> torch.Size:
-    """The shape of an op's output."""
-    return torch.Size(graph.nodes[edge[0]]._input_metadata[edge[1]].shape)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._C import _autograd
 
@@ -18,6 +19,8 @@ Node = Any  # torch.autograd.graph.Node, whose saved values torch does not type
 Edge = tuple[int, int]  # (index of a node, number of its output)
 
 _LEAF = "torch::autograd::AccumulateGrad"
+_DIM_NAMES = {"_saved_dim", "_saved_dim0", "_saved_dim1", "_saved_dims"}
+_DIMS: dict[type, tuple[str, ...]] = {}  # which of them an op has
 
 
 @dataclass
@@ -33,6 +36,7 @@ class Graph:
     leaves: dict[int, str]
     signature: tuple[Any, ...]
     strangers: list[Tensor]
+    root_output: int
 
     @cached_property
     def consumers(self) -> dict[int, list[int]]:
@@ -47,12 +51,16 @@ class Graph:
     @cached_property
     def outputs(self) -> dict[int, list[int]]:
         """For each node the numbers of those of its outputs that are used."""
-        found: dict[int, list[int]] = {0: [0]}
+        found: dict[int, list[int]] = {0: [self.root_output]}
         for edges in self.inputs:
             for edge in edges:
                 if edge is not None and edge[1] not in found.setdefault(edge[0], []):
                     found[edge[0]].append(edge[1])
         return found
+
+    def shape(self, edge: Edge) -> torch.Size:
+        """The shape of an op's output."""
+        return torch.Size(self.nodes[edge[0]]._input_metadata[edge[1]].shape)
 
     def name(self, i: int) -> str:
         """The node's name as torch prints it."""
@@ -78,7 +86,12 @@ def walk(losses: Tensor, names: Mapping[int, str], since: int) -> Graph:
     signature: list[Any] = []
     for node in nodes:  # grows while it is walked
         edges: list[Edge | None] = []
-        signature.append(type(node))
+        kind = type(node)
+        signature.append(kind)
+        names_of_dims = _DIMS.get(kind)
+        if names_of_dims is None:
+            names_of_dims = _DIMS[kind] = tuple(n for n in dir(kind) if n in _DIM_NAMES)
+        signature.extend(getattr(node, dims) for dims in names_of_dims)
         for child, number in node.next_functions:
             if child is None:
                 edges.append(None)
@@ -100,7 +113,7 @@ def walk(losses: Tensor, names: Mapping[int, str], since: int) -> Graph:
                 strangers.append(tensor)
         inputs.append(edges)
     _refuse_what_is_older(nodes, inputs, since)
-    return Graph(nodes, inputs, leaves, tuple(signature), strangers)
+    return Graph(nodes, inputs, leaves, tuple(signature), strangers, losses.output_nr)
 
 
 def _refuse_what_is_older(nodes: list[Node], inputs: list[list[Edge | None]], since: int) -> None:

@@ -1,38 +1,34 @@
 """Which rows of an op's output belong to which unit: found by reweighting the losses, never assumed from sizes."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-Axis = Literal["major", "minor", "second"]
-
 
 @dataclass(frozen=True)
 class Rows:
-    """Where the units stand in a tensor.
+    """Where the units stand in a tensor: along dimension `dim`, each with the same number of rows.
 
-    "major": dimension 0 is units * rows, unit by unit; "minor": dimension 0 is rows * units, row by row (time
-    first, flattened); "second": dimension 1 is the units (time first).
+    Unit by unit, or, if `interleaved`, row by row (time first, flattened).
     """
 
-    axis: Axis
+    dim: int
+    interleaved: bool = False
 
-    def fits(self, shape: torch.Size, units: int) -> bool:
-        if self.axis == "second":
-            return len(shape) > 1 and shape[1] == units
-        if not shape or shape[0] == 0 or shape[0] % units:
-            return False
-        return self.axis == "major" or shape[0] > units
+    def per_unit(self, shape: torch.Size, units: int) -> int | None:
+        """How many rows each unit has in a tensor of this shape, or None if they do not divide."""
+        if len(shape) <= self.dim or shape[self.dim] == 0 or shape[self.dim] % units:
+            return None
+        rows = shape[self.dim] // units
+        return None if self.interleaved and rows == 1 else rows
 
     def split(self, tensor: Tensor, units: int) -> Tensor:
-        """The tensor as [units, rows, ...]: a view."""
-        if self.axis == "second":
-            return tensor.transpose(0, 1)
-        if self.axis == "major":
-            return tensor.unflatten(0, (units, -1))
-        return tensor.unflatten(0, (-1, units)).transpose(0, 1)
+        """The tensor as [units, rows, ...other dimensions]: a view."""
+        front = tensor.movedim(self.dim, 0)
+        if self.interleaved:
+            return front.unflatten(0, (-1, units)).transpose(0, 1)
+        return front.unflatten(0, (units, -1))
 
     def keep(self, tensor: Tensor, unit: int, units: int) -> Tensor:
         """The tensor with every other unit's rows set to zero: a copy."""
@@ -41,15 +37,32 @@ class Rows:
         return kept
 
 
-MAJOR, MINOR, SECOND = Rows("major"), Rows("minor"), Rows("second")
+CANDIDATES = tuple(Rows(dim, interleaved) for dim in range(3) for interleaved in (False, True))
 
 
-def random_labels(units: int, dtype: torch.dtype) -> Tensor:
-    """One factor for each unit, a random sign times a random power of two: exact in floating point."""
-    reach = 15 if torch.finfo(dtype).max > 1e10 else 3
-    exponents = torch.randint(-reach, reach + 1, (units,))
-    signs = torch.randint(0, 2, (units,)) * 2 - 1
-    return (signs * 2.0**exponents).to(dtype)
+def random_labels(units: int, dtype: torch.dtype) -> list[Tensor]:
+    """Factors for each unit, plus or minus a power of two: exact in floating point, and no two units alike.
+
+    There are 62 such factors (14 in float16); more units than that get as many rounds of them as it takes to tell
+    any two apart. Which unit gets which is random, from a generator of its own.
+    """
+    reach = _reach(dtype)
+    factors = torch.tensor([s * 2.0**k for k in range(-reach, reach + 1) for s in (1, -1)], dtype=dtype)
+    generator = torch.Generator()
+    generator.seed()
+    codes = torch.randperm(units, generator=generator)
+    rounds: list[Tensor] = []
+    while True:
+        order = torch.randperm(len(factors), generator=generator)
+        rounds.append(factors[order][codes % len(factors)])
+        codes = codes // len(factors)
+        if not codes.any():
+            return rounds
+
+
+def _reach(dtype: torch.dtype) -> int:
+    """How far exponents of two may go without leaving the range of the dtype."""
+    return 15 if torch.finfo(dtype).max > 1e10 else 3
 
 
 @dataclass(frozen=True)
@@ -61,27 +74,32 @@ class Match:
     evident: bool
 
 
-def match(plain: Tensor, scaled: Tensor, labels: Tensor) -> Match | None:
+def match(plain: Tensor, scaled: list[Tensor], labels: list[Tensor]) -> Match | None:
     """Where the units stand in an op's output, or None if no dimension carries them.
 
-    `plain` and `scaled` are its gradients for sum(losses) and sum(labels * losses). If its rows influence only
-    their own unit's loss, every row of `scaled` is its unit's label times the row of `plain`, bit for bit.
-    Rows that are not finite say nothing.
+    `plain` and `scaled` are its gradients for sum(losses) and, for each round of labels, sum(labels * losses). If its
+    rows influence only their own unit's loss, every row of `scaled` is its unit's label times the row of `plain`, bit
+    for bit. Rows that are not finite say nothing.
     """
-    units = len(labels)
-    for rows in (MAJOR, MINOR, SECOND):
-        if not rows.fits(plain.shape, units):
+    units = len(labels[0])
+    for rows in CANDIDATES:
+        per_unit = rows.per_unit(plain.shape, units)
+        if per_unit is None:
             continue
-        before, after = rows.split(plain, units), rows.split(scaled, units)
-        expected = before * labels.to(before).view(-1, *[1] * (before.dim() - 1))
-        if torch.equal(expected, after) or _equal_but_for_extremes(expected, after):
+        before = rows.split(plain, units)
+        if all(_scales(before, rows.split(s, units), label) for s, label in zip(scaled, labels, strict=True)):
             active = (before != 0).flatten(1).any(1) & before.isfinite().flatten(1).all(1)
-            return Match(rows, folded=before[0, 0].numel() != before[0].numel(), evident=int(active.sum()) > 1)
+            return Match(rows, folded=per_unit > 1, evident=int(active.sum()) > 1)
     return None
 
 
-def _equal_but_for_extremes(expected: Tensor, after: Tensor) -> bool:
-    """Equality where neither overflow nor underflow of the float format interferes."""
+def _scales(before: Tensor, after: Tensor, labels: Tensor) -> bool:
+    """Whether each unit's rows changed by its label, but for overflow and underflow of the float format."""
+    expected = before * labels.to(before).view(-1, *[1] * (before.dim() - 1))
+    if torch.equal(expected, after):
+        return True
     finite = expected.isfinite() & after.isfinite()
-    tiny = torch.finfo(expected.dtype).tiny * 2.0**16
-    return bool(((expected == after) | ~finite | ((expected - after).abs() < tiny)).all())
+    limits, reach = torch.finfo(expected.dtype), _reach(expected.dtype)
+    # float16 underflows early, and what it rounded there is carried on by the ops below
+    extreme = limits.tiny * (2.0**reach if limits.max > 1e10 else limits.eps * 2.0 ** (2 * reach + 2))
+    return bool(((expected == after) | ~finite | ((expected - after).abs() <= extreme)).all())

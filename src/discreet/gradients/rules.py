@@ -5,29 +5,32 @@ name in the graph and the input it is for. An op without a rule falls back to ru
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from discreet.errors import PrivacyError
 from discreet.gradients.rows import Rows
-from discreet.gradients.uses import Materialised, OuterProducts, Use, parts, squared_norms
+from discreet.gradients.uses import KEEP_BYTES, Materialised, OuterProducts, Use, parts, squared_norms
 
 
 @dataclass(frozen=True)
 class Call:
     """One op of one forward pass, seen from one of its inputs that is a parameter (or made of parameters only).
 
-    `gradient` is the gradient of the sum of the losses for the op's output; `rows` says where the units stand in
-    it; `shape` is that of the input; `saved` holds what the rule asked for.
+    `gradient` is the gradient of the sum of the losses for the op's first output, `others` those for further ones;
+    `rows` says where the units stand in it; `number` is that of the input, `shape` its shape; `saved` holds what the
+    rule asked for; sums are taken in `dtype`.
     """
 
     units: int
     rows: Rows
     gradient: Tensor
+    others: Mapping[int, Tensor]
+    number: int
     shape: torch.Size
     saved: Mapping[str, Any]
     dtype: torch.dtype
@@ -54,6 +57,7 @@ class Rule:
 
 
 RULES: dict[tuple[str, int], Rule] = {}
+SEVERAL_OUTPUTS = {"MkldnnRnnLayerBackward0"}  # ops whose rules read more gradients than the first output's
 
 
 def rule(op: str, *inputs: int, saves: tuple[str, ...] = ()) -> Callable[[Maker], Maker]:
@@ -87,37 +91,72 @@ def read(node: Any, names: tuple[str, ...]) -> dict[str, Any]:
 class OneByOne:
     """The fallback: the op's own backward, run once for each unit with every other unit's rows at zero.
 
-    Exact for any op, as a backward pass is linear in the output's gradient; it costs a batch's backward per unit.
+    Exact for any op, as a backward pass is linear in the output's gradient; it costs a batch's backward per unit. The
+    gradients are kept between norm and sum, so that an op with a random backward is bounded too.
     """
 
     def __init__(
-        self, node: Any, number: int, gradients: dict[int, Tensor], rows: dict[int, Rows], which: Tensor, total: int
-    ) -> None:
+        self, node: Any, number: int, gradients: Mapping[int, Tensor], rows: Mapping[int, Rows], units: int,
+        shape: torch.Size, dtype: torch.dtype,
+    ) -> None:  # fmt: skip
         self.node, self.number, self.gradients, self.rows = node, number, gradients, rows
-        self.which, self.total, self.units = which, total, len(which)
+        self.units, self.shape, self.dtype = units, shape, dtype
+        self._kept: Tensor | None = None
 
     def _gradient(self, unit: int) -> Tensor:
         run = self.node if callable(self.node) else self.node.apply
         kept = [
-            self.rows[i].keep(self.gradients[i], unit, self.total) if i in self.gradients else None
+            self.rows[i].keep(self.gradients[i], unit, self.units) if i in self.gradients else None
             for i in range(len(self.node._input_metadata))
         ]
         with torch.no_grad():
             result = run(*kept)
-        return (result if isinstance(result, tuple) else (result,))[self.number].detach()
+        gradient = (result if isinstance(result, tuple) else (result,))[self.number]
+        if gradient is None:
+            return torch.zeros(self.shape, dtype=self.dtype)
+        gradient = gradient.detach()
+        gradient = gradient.to_dense() if gradient.layout != torch.strided else gradient
+        gradient = gradient.real if gradient.is_complex() and not self.dtype.is_complex else gradient
+        return gradient.sum_to_size(self.shape).to(self.dtype)
 
     def each(self, start: int, stop: int) -> Tensor:
-        return torch.stack([self._gradient(int(u)) for u in self.which[start:stop]])
+        if self._kept is not None:
+            return self._kept[start:stop]
+        with finite(self.node):
+            return torch.stack([self._gradient(unit) for unit in range(start, stop)])
 
     def norms(self) -> Tensor:
+        if self.units * self.shape.numel() * self.dtype.itemsize <= KEEP_BYTES:
+            self._kept = self.each(0, self.units)
+            return squared_norms(self._kept)
         return torch.cat([squared_norms(self.each(i, i + 1)) for i in range(self.units)])
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
-        for i, unit in enumerate(self.which):
-            out.add_(self._gradient(int(unit)).to(out.dtype) * weights[i])
+        for i, weight in enumerate(weights):
+            out.add_(self.each(i, i + 1)[0] * weight)
 
-    def select(self, units: Tensor) -> "OneByOne":
-        return OneByOne(self.node, self.number, self.gradients, self.rows, self.which[units], self.total)
+    def select(self, units: Tensor) -> Use:
+        return Materialised(self.each(0, self.units)[units])
+
+
+@contextmanager
+def finite(node: Any) -> Iterator[None]:
+    """Within, values that the op saved and that are not finite are zero.
+
+    They belong to units that contribute nothing; in a product with another unit's zeros they would spoil that unit.
+    """
+    saved = [getattr(node, name) for name in dir(type(node)) if name.startswith("_saved_")]
+    saved += [v for v in getattr(node, "saved_tensors", ()) if v is not None]
+    tensors = [v for v in saved if isinstance(v, Tensor) and (v.is_floating_point() or v.is_complex())]
+    spoiled = [(t.data, ~t.data.isfinite()) for t in tensors if not t.data.isfinite().all()]
+    before = [t[where] for t, where in spoiled]
+    for t, where in spoiled:
+        t[where] = 0
+    try:
+        yield
+    finally:
+        for (t, where), values in zip(spoiled, before, strict=True):
+            t[where] = values
 
 
 # --- products ---------------------------------------------------------------------------------------------------
@@ -128,13 +167,22 @@ def _addmm_weight(call: Call) -> Use | None:
     return _product(call, call.saved["mat1"], call.saved["alpha"])
 
 
+@rule("BmmBackward0", 1, saves=("self",))
+def _one_matrix_for_all(call: Call) -> Use | None:
+    """A batched product that is one product (einsum makes such)."""
+    left = call.saved["self"]
+    if left is None or call.shape[0] != 1 or call.rows.dim != 1:
+        return None
+    return OuterProducts(call.split(left)[:, :, 0], call.split(call.gradient)[:, :, 0], call.shape)
+
+
 @rule("MmBackward0", 1, saves=("self",))
 def _mm_weight(call: Call) -> Use | None:
     return _product(call, call.saved["self"], 1)
 
 
 def _product(call: Call, left: Tensor | None, alpha: float) -> Use | None:
-    if left is None or call.rows.axis == "second":
+    if left is None or call.rows.dim != 0:
         return None
     right = call.split(call.gradient)
     return OuterProducts(call.split(left), right if alpha == 1 else right * alpha)
@@ -179,7 +227,7 @@ def _multiplied_second(call: Call) -> Tensor | None:
 def _repeated(call: Call) -> Tensor | None:
     """A parameter repeated along dimension 0, a whole number of times a unit (InstanceNorm does so)."""
     split = call.split(call.gradient)
-    if call.rows.axis != "major" or len(call.shape) != call.gradient.dim() or split.shape[2:] != call.shape[1:]:
+    if call.rows != Rows(0) or len(call.shape) != call.gradient.dim() or split.shape[2:] != call.shape[1:]:
         return None
     if split.shape[1] % call.shape[0]:
         return None
@@ -192,14 +240,10 @@ def _sum_to_shape(call: Call, gradient: Tensor) -> Tensor | None:
     None where the parameter has the units' dimension itself, so that it is not the same for every unit.
     """
     aligned = (1,) * (gradient.dim() - len(call.shape)) + tuple(call.shape)
-    split = call.split(gradient)  # [units, rows, *rest]
-    if call.rows.axis == "second":
-        across, rows, rest = aligned[1], aligned[0], aligned[2:]
-    else:
-        across, rows, rest = aligned[0], 1, aligned[1:]
-    if across != 1:
+    if aligned[call.rows.dim] != 1:
         return None
-    target = (call.units, rows, *rest)
+    split = call.split(gradient)  # [units, rows, *other dimensions]
+    target = (call.units, 1, *aligned[: call.rows.dim], *aligned[call.rows.dim + 1 :])
     dims = [d for d in range(1, split.dim()) if target[d] == 1 and split.shape[d] != 1]
     summed = split.sum(dims, keepdim=True) if dims else split
     return summed.reshape(call.units, *call.shape)
@@ -225,7 +269,9 @@ def _sum_rows(call: Call, split: Tensor) -> Tensor:
 
 
 @rule("NativeGroupNormBackward0", 1, saves=("input", "result1", "result2", "group"))
-def _group_norm_weight(call: Call) -> Tensor:
+def _group_norm_weight(call: Call) -> Tensor | None:
+    if call.rows.dim != 0:
+        return None
     x, g = call.images(call.saved["input"]), call.images(call.gradient)
     n, channels, groups = x.shape[0], x.shape[1], int(call.saved["group"])
     mean, scale = (call.images(call.saved[name]).view(n, groups, 1) for name in ("result1", "result2"))
@@ -235,7 +281,9 @@ def _group_norm_weight(call: Call) -> Tensor:
 
 
 @rule("NativeGroupNormBackward0", 2)
-def _group_norm_bias(call: Call) -> Tensor:
+def _group_norm_bias(call: Call) -> Tensor | None:
+    if call.rows.dim != 0:
+        return None
     g = call.split(call.gradient)
     return g.flatten(3).sum((1, 3)) if g.dim() > 3 else g.sum(1)
 
@@ -243,13 +291,8 @@ def _group_norm_bias(call: Call) -> Tensor:
 # --- look-ups -----------------------------------------------------------------------------------------------------
 
 
-@rule("EmbeddingBackward0", 0, saves=("indices", "padding_idx", "scale_grad_by_freq"))
+@rule("EmbeddingBackward0", 0, saves=("indices", "padding_idx"))
 def _embedding(call: Call) -> Use:
-    if call.saved["scale_grad_by_freq"]:
-        raise PrivacyError(
-            "an Embedding with scale_grad_by_freq=True divides by counts over the whole batch, which mixes examples; "
-            "set it to False."
-        )
     return Lookups(
         call.split(call.saved["indices"]).flatten(1),
         call.split(call.gradient).flatten(1, -2),
@@ -291,19 +334,75 @@ class Lookups:
         return Lookups(self.indices[units], self.gradients[units], self.shape, -1)
 
 
+# --- recurrence ---------------------------------------------------------------------------------------------------
+
+_LSTM = ("input", "hx_", "cx_", "weight0", "weight1", "weight2", "weight3", "has_biases", "result0", "reverse", "mode")
+
+
+@rule("MkldnnRnnLayerBackward0", 1, 2, 3, 4, saves=_LSTM)
+def _lstm(call: Call) -> Use | None:
+    """One direction of one layer of an LSTM: the gates' gradients, then a product over all time steps.
+
+    The gates are those of the forward pass, recomputed from its inputs and outputs; the backward pass through time is
+    written out, one row a unit, so that units stay apart.
+    """
+    saved, hidden = call.saved, call.gradient
+    if saved["mode"] != 2 or call.rows != Rows(1) or hidden.shape[1] != call.units:
+        return None
+    x, outputs = saved["input"], saved["result0"]
+    if saved["reverse"]:
+        x, outputs, hidden = x.flip(0), outputs.flip(0), hidden.flip(0)
+    last_hidden, last_cell = call.others.get(1), call.others.get(2)
+    start = saved["hx_"].reshape(1, call.units, -1)
+    before = torch.cat([start, outputs[:-1]])
+    gates = x @ saved["weight0"].t() + before @ saved["weight1"].t()
+    if saved["has_biases"]:
+        gates = gates + saved["weight2"] + saved["weight3"]
+    i, f, g, o = gates.chunk(4, 2)
+    i, f, g, o = i.sigmoid(), f.sigmoid(), g.tanh(), o.sigmoid()
+    cells = [saved["cx_"].reshape(call.units, -1)]
+    for t in range(len(x)):
+        cells.append(f[t] * cells[-1] + i[t] * g[t])
+    found = torch.empty_like(gates)
+    dh = torch.zeros_like(cells[0]) if last_hidden is None else last_hidden.reshape(call.units, -1)
+    dc = torch.zeros_like(cells[0]) if last_cell is None else last_cell.reshape(call.units, -1)
+    for t in reversed(range(len(x))):
+        dh = dh + hidden[t]
+        squashed = cells[t + 1].tanh()
+        dc = dc + dh * o[t] * (1 - squashed**2)
+        found[t] = torch.cat(
+            [
+                dc * g[t] * i[t] * (1 - i[t]),
+                dc * cells[t] * f[t] * (1 - f[t]),
+                dc * i[t] * (1 - g[t] ** 2),
+                dh * squashed * o[t] * (1 - o[t]),
+            ],
+            1,
+        )
+        dh, dc = found[t] @ saved["weight1"], dc * f[t]
+    right = x if call.number == 1 else before
+    if call.number > 2:
+        return Materialised(found.sum(0))
+    return OuterProducts(found.transpose(0, 1), right.transpose(0, 1))
+
+
 # --- convolution --------------------------------------------------------------------------------------------------
 
 _CONVOLUTION = ("input", "weight", "stride", "padding", "dilation", "groups", "transposed", "output_padding")
 
 
 @rule("ConvolutionBackward0", 1, saves=_CONVOLUTION)
-def _convolution(call: Call) -> Use:
+def _convolution(call: Call) -> Use | None:
+    if call.rows.dim != 0:
+        return None
     saved = {name: call.saved[name] for name in _CONVOLUTION[2:]}
     return Convolution(call.images(call.saved["input"]), call.images(call.gradient), call.units, call.shape, saved)
 
 
 @rule("ConvolutionBackward0", 2)
-def _convolution_bias(call: Call) -> Tensor:
+def _convolution_bias(call: Call) -> Tensor | None:
+    if call.rows.dim != 0:
+        return None
     g = call.split(call.gradient)
     return g.flatten(3).sum((1, 3))
 

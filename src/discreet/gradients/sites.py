@@ -61,17 +61,18 @@ def gradients_at(
     return {edge: g.detach() for edge, g in zip(edges, found, strict=True) if g is not None}
 
 
-def analyse(graph: Graph, losses: Tensor, units: int) -> tuple[Analysis, dict[Edge, Tensor]]:
+def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> tuple[Analysis, dict[Edge, Tensor]]:
     """Find the sites of a graph, and return the gradients of sum(losses) at their outputs with them.
 
     From every parameter upwards: an op whose output carries the batch (found by reweighting the losses) is a site;
-    an op that fails, but whose inputs are all made of parameters, is part of how the parameter is prepared, and the
-    search goes on above it; one that fails although it has the batch among its inputs mixes examples.
+    an op that fails, but whose inputs are all made of parameters and of the model's `own` tensors, is part of how the
+    parameter is prepared, and the search goes on above it; one that fails with anything else among its inputs, which
+    may be data, mixes examples.
     """
     per_unit = len(losses) // units
     labels = random_labels(units, losses.dtype)
     ones = torch.ones_like(losses)
-    scaled_losses = labels.repeat_interleave(per_unit).to(ones)
+    weights = [label.to(ones).repeat_interleave(per_unit) for label in labels]
     shared = set(graph.leaves)  # nodes whose value does not depend on the batch
     carrying: dict[int, dict[int, Match]] = {}
     failed: dict[int, None] = {}
@@ -85,16 +86,16 @@ def analyse(graph: Graph, losses: Tensor, units: int) -> tuple[Analysis, dict[Ed
         candidates = [n for n in candidates if n not in shared]
         edges = [(n, number) for n in candidates for number in graph.outputs.get(n, [])]
         plain = gradients_at(graph, losses, edges, ones, retain=True)
-        scaled = gradients_at(graph, losses, edges, scaled_losses, retain=True)
+        scaled = [gradients_at(graph, losses, edges, w, retain=True) for w in weights]
         for n in candidates:
             reached = [(n, k) for k in graph.outputs.get(n, []) if (n, k) in plain]
-            matches = {e[1]: match(plain[e], scaled[e], labels) for e in reached}
+            matches = {e[1]: match(plain[e], [s[e] for s in scaled], labels) for e in reached}
             if all(m is not None for m in matches.values()):
                 carrying[n] = {k: m for k, m in matches.items() if m is not None}
                 gradients.update({e: plain[e] for e in reached})
             else:
                 failed[n] = None
-        settled = [n for n in failed if _all_shared(graph, n, shared)]
+        settled = [n for n in failed if _all_shared(graph, n, shared) and constants_are_known(graph, n, own, units)]
         for n in settled:
             del failed[n]
         shared.update(settled)
@@ -108,6 +109,7 @@ def analyse(graph: Graph, losses: Tensor, units: int) -> tuple[Analysis, dict[Ed
         if matches:
             sites.append(Site(n, matches, inputs, {k: below[_child(graph, n, k)] for k in inputs}))
     evident = all(m.evident for matches in carrying.values() for m in matches.values())
+    evident = evident and not any(graph.name(i) in ROW_MOVERS for i in range(len(graph.nodes)))
     return Analysis(tuple(sites), evident, any(_recomputes(graph.nodes[site.node]) for site in sites)), gradients
 
 
@@ -127,6 +129,67 @@ def _child(graph: Graph, n: int, number: int) -> int:
 
 def _all_shared(graph: Graph, n: int, shared: set[int]) -> bool:
     return n != 0 and all(edge is None or edge[0] in shared for edge in graph.inputs[n])
+
+
+# ops that may give a row to another example from one batch to the next, by positions they read from data
+ROW_MOVERS = {
+    "GatherBackward0", "IndexAddBackward0", "IndexBackward0", "IndexCopyBackward0", "IndexPutBackward0",
+    "IndexSelectBackward0", "MaskedScatterBackward0", "MaskedSelectBackward0", "PutBackward0", "ScatterAddBackward0",
+    "ScatterBackward0", "ScatterReduceBackward0", "SortBackward0", "SortBackward1", "TakeBackward0", "TopkBackward0",
+}  # fmt: skip
+
+ELEMENTWISE = {
+    "AddBackward0", "AddcmulBackward0", "DivBackward0", "LerpBackward0", "MaskedFillBackward0", "MulBackward0",
+    "RsubBackward1", "SubBackward0", "WhereBackward0",
+}  # fmt: skip
+
+# ops that save the positions they found themselves
+_OWN_POSITIONS = {"MaxBackward0", "MinBackward0", "SortBackward0", "TopkBackward0", "MedianBackward1"}
+
+
+def constants_are_known(graph: Graph, n: int, own: Sequence[Tensor], units: int) -> bool:
+    """Whether the constants that went into an op can be taken to be free of data.
+
+    They are if the op is element by element and its output no larger than what was made of parameters (a mask or noise
+    on a weight), or if each of them is the model's own, a number, a row of positions, or of a shape that cannot hold a
+    row for each unit. What is let through here but comes from data after all does so without a gradient, and is not
+    this probe's to find.
+    """
+    shapes = [graph.shape(edge) for edge in graph.inputs[n] if edge is not None]
+    if graph.name(n) in ELEMENTWISE and graph.shape((n, 0)) in shapes:
+        return True
+    node = graph.nodes[n]
+    saved: list[Tensor] = []
+    for name in dir(type(node)):
+        if name.startswith("_saved_") and not name.startswith("_saved_result"):
+            value = getattr(node, name)
+            saved += [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Tensor)]
+    if hasattr(node, "saved_tensors"):
+        saved += [v for v in node.saved_tensors if v is not None]
+    constants = [] if graph.name(n) in _OWN_POSITIONS else [v.detach() for v in saved if not v.requires_grad]
+    if not all(_is_known(c, own, units) for c in constants):
+        return False
+    return bool(constants) or all(edge is not None for edge in graph.inputs[n])
+
+
+def _is_known(constant: Tensor, own: Sequence[Tensor], units: int) -> bool:
+    if constant.numel() <= 1 or all(size % units for size in constant.shape):
+        return True
+    for tensor in own:
+        if tensor.untyped_storage().data_ptr() == constant.untyped_storage().data_ptr():
+            return True
+        if tensor.shape == constant.shape and tensor.dtype == constant.dtype and torch.equal(tensor, constant):
+            return True
+    return not constant.is_floating_point() and _counts(constant)
+
+
+def _counts(positions: Tensor) -> bool:
+    """Whether integers count up or down by one (positions), or depend on the distance from the diagonal alone."""
+    flat = positions.reshape(-1)
+    steps = flat[1:] - flat[:-1]
+    if bool((steps == 1).all()) or bool((steps == -1).all()):
+        return True
+    return positions.dim() > 1 and torch.equal(positions[..., 1:, 1:], positions[..., :-1, :-1])
 
 
 def _parameters_below(graph: Graph, shared: set[int]) -> dict[int, tuple[str, ...]]:
@@ -153,10 +216,11 @@ def _refuse_mixing(graph: Graph, failed: list[int]) -> None:
     names = _direct_parameters(graph, nearest)
     op = graph.name(nearest).removesuffix("Backward0").removesuffix("Backward")
     raise PrivacyError(
-        f"the model or the loss mixes examples: between {' and '.join(map(repr, names))} (op {op}) and the losses, "
-        "one example's loss depends on another example, so bounding each gradient bounds nothing. Look for batch "
-        "statistics (replace BatchNorm by GroupNorm), sums, means or maxima over the batch, contrastive losses, or a "
-        "batch that is not the first dimension."
+        f"the model or the loss mixes examples, or moves their rows about so that they cannot be told apart: from "
+        f"{' and '.join(map(repr, names))} (op {op}) to the losses, no dimension belongs to one example each, so "
+        "bounding each gradient would bound nothing. Look for batch statistics (replace BatchNorm by GroupNorm), sums, "
+        "means or maxima over the batch, contrastive losses, rows picked by data, or a constant tensor that is not a "
+        "buffer of the model."
     )
 
 

@@ -26,11 +26,12 @@ class Use(Protocol):
 
 
 def squared_norms(tensor: Tensor) -> Tensor:
-    """Squared norm of each row, [units, ...] to [units].
+    """Squared norm of each row, [units, ...] to [units], in float32 at least.
 
     Blocks of 256 values are summed on their own, which is faster than squaring and keeps float32 accurate to 2e-7.
     """
-    flat = tensor.flatten(1)
+    flat = tensor.reshape(len(tensor), -1)
+    flat = flat if flat.is_complex() else flat.to(sum_dtype(tensor.dtype))
     blocks = flat.shape[1] // 256
     if blocks < 2:
         return torch.linalg.vector_norm(flat, dim=1).square_()
@@ -38,6 +39,11 @@ def squared_norms(tensor: Tensor) -> Tensor:
     if blocks * 256 == flat.shape[1]:
         return head
     return head + torch.linalg.vector_norm(flat[:, blocks * 256 :], dim=1).square_()
+
+
+def sum_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Sums are taken in a parameter's dtype, or in float32 where that is shorter."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def parts(units: int, bytes_per_unit: int) -> list[tuple[int, int]]:
@@ -56,7 +62,7 @@ class Materialised:
         return squared_norms(self.gradients)
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
-        flat = self.gradients.flatten(1)
+        flat = self.gradients.reshape(self.units, -1)
         if out.is_contiguous():
             out.view(-1).addmv_(flat.t(), weights)
         else:
@@ -70,10 +76,14 @@ class Materialised:
 
 
 class OuterProducts:
-    """Gradients that are sums of outer products: left [units, rows, a], right [units, rows, b], gradient [a, b]."""
+    """Gradients that are sums of outer products: left [units, rows, a], right [units, rows, b], gradient [a, b].
 
-    def __init__(self, left: Tensor, right: Tensor) -> None:
+    `shape` is that of the gradient where it has further dimensions of size 1.
+    """
+
+    def __init__(self, left: Tensor, right: Tensor, shape: tuple[int, ...] | None = None) -> None:
         self.left, self.right, self.units = left, right, len(left)
+        self.shape = (left.shape[2], right.shape[2]) if shape is None else shape
         self._kept: Tensor | None = None
 
     def transposed(self) -> "OuterProducts":
@@ -82,22 +92,32 @@ class OuterProducts:
     def joined(self, others: "list[OuterProducts]") -> "OuterProducts":
         """All of them as one use: the rows of several calls of a layer count like more rows of one."""
         uses = [self, *others]
-        return OuterProducts(torch.cat([u.left for u in uses], 1), torch.cat([u.right for u in uses], 1))
+        return OuterProducts(torch.cat([u.left for u in uses], 1), torch.cat([u.right for u in uses], 1), self.shape)
 
     def norms(self) -> Tensor:
         left, right = self.left, self.right
         units, rows, a, b = *left.shape, right.shape[2]
         if rows == 1:
             return squared_norms(left) * squared_norms(right)
-        if rows * rows * (a + b) < 16 * a * b:  # few rows: <G, G> from two Gram matrices, G never made
-            return torch.einsum("urs,urs->u", left @ left.mT, right @ right.mT)
+        if rows * rows * (a + b) < 16 * a * b:
+            return self._gram_norms()
         if units * a * b * left.element_size() <= KEEP_BYTES:
             self._kept = torch.bmm(left.mT, right)
             return squared_norms(self._kept)
         pieces = [squared_norms(self.each(i, j)) for i, j in parts(units, a * b * left.element_size())]
         return torch.cat(pieces)
 
+    def _gram_norms(self) -> Tensor:
+        """For few rows: <G, G> from two Gram matrices, G never made, but for units whose rows nearly cancel."""
+        left, right = self.left @ self.left.mT, self.right @ self.right.mT
+        found = torch.einsum("urs,urs->u", left, right)
+        lengths = (left.diagonal(dim1=1, dim2=2) * right.diagonal(dim1=1, dim2=2)).clamp(min=0).sqrt().sum(1)
+        for u in torch.nonzero(found < 0.02 * lengths.square()).flatten().tolist():  # rounding would show
+            found[u] = squared_norms(self.each(u, u + 1))[0]
+        return found
+
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        out = out.view(self.left.shape[2], self.right.shape[2])
         if self._kept is not None:
             out.view(-1).addmv_(self._kept.flatten(1).t(), weights)
             return
@@ -109,7 +129,7 @@ class OuterProducts:
         out.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1))
 
     def each(self, start: int, stop: int) -> Tensor:
-        return torch.bmm(self.left[start:stop].mT, self.right[start:stop])
+        return torch.bmm(self.left[start:stop].mT, self.right[start:stop]).view(-1, *self.shape)
 
     def select(self, units: Tensor) -> "OuterProducts":
-        return OuterProducts(self.left[units], self.right[units])
+        return OuterProducts(self.left[units], self.right[units], self.shape)

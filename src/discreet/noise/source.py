@@ -54,8 +54,8 @@ class Source:
             random = torch.from_numpy(self.octets(12 * pairs, octets))
             square, radius, angle, cosine = squared[:pairs], radii[:pairs], angles[:pairs], cosines[:pairs]
             square.copy_(random[: 8 * pairs].view(torch.int64).bitwise_and_(2**63 - 1))
-            square.add_(0.5).mul_(2.0**-63).log_().mul_(-2 * scale**2)
-            radius.copy_(square).sqrt_()
+            square.add_(0.5).mul_(2.0**-63).log_().mul_(-2.0)
+            radius.copy_(square).sqrt_().mul_(scale)
             angle.copy_(random[8 * pairs :].view(torch.int32)).mul_(2.0**-31 * math.pi)
             torch.mul(radius, torch.cos(angle, out=cosine), out=part[:pairs])
             torch.mul(radius[:rest], angle.sin_()[:rest], out=part[pairs:])

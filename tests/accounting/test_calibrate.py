@@ -1,0 +1,103 @@
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from discreet import AutomaticClip, Clip, ConfigError, Gaussian, Mechanism, Plan, Poisson, calibrate
+from discreet.accounting import cost_for_search
+from discreet.contracts import Phase
+
+
+def plan(examples=60_000, batch_size=256, steps=14_062, noise=1.1, delta=1e-5):
+    return Plan(
+        sampling=Poisson(examples=examples, batch_size=batch_size),
+        mechanism=Mechanism(Clip(1.0), Gaussian(noise)),
+        steps=steps,
+        delta=delta,
+    )
+
+
+def epsilon(plan):
+    who = plan.sampling.contract()
+    return cost_for_search([Phase(who.rate, plan.mechanism.noise.multiplier, plan.steps)], plan.delta).epsilon
+
+
+@pytest.mark.parametrize("target", [0.01, 0.5, 3.0, 20.0, 1000.0])
+def test_noise_never_overshoots_and_is_tight(target):
+    solved = calibrate(plan(noise=None), target)
+    assert solved.guarantee().epsilon <= target
+    assert solved.epsilon == target
+    looser = replace(solved.mechanism, noise=Gaussian(solved.mechanism.noise.multiplier * 0.999))
+    assert epsilon(replace(solved, mechanism=looser)) > target
+
+
+@pytest.mark.parametrize("target", [0.5, 3.0, 20.0])
+def test_steps_are_the_largest_that_fit(target):
+    solved = calibrate(plan(), target, solve_for="steps")
+    assert solved.guarantee().epsilon <= target
+    assert epsilon(replace(solved, steps=solved.steps + 1)) > target
+
+
+@pytest.mark.parametrize("target", [0.5, 3.0, 20.0])
+def test_the_batch_size_is_the_largest_that_fits(target):
+    solved = calibrate(plan(), target, solve_for="batch_size")
+    assert solved.guarantee().epsilon <= target
+    larger = solved.sampling.with_batch_size(solved.sampling.batch_size + 1)
+    assert epsilon(replace(solved, sampling=larger)) > target
+
+
+@settings(max_examples=15)
+@given(
+    st.integers(50, 5000),
+    st.floats(0.01, 1.0),
+    st.integers(1, 3000),
+    st.floats(-1, 1.3).map(lambda x: 10**x),
+    st.floats(-9, -3).map(lambda x: 10**x),
+)
+def test_noise_for_any_plan(examples, share, steps, target, delta):
+    batch = max(1, int(share * examples))
+    solved = calibrate(plan(examples, batch, steps, None, delta), target)
+    assert epsilon(solved) <= target
+    looser = replace(solved.mechanism, noise=Gaussian(solved.mechanism.noise.multiplier * 0.999))
+    assert epsilon(replace(solved, mechanism=looser)) > target
+
+
+def test_the_whole_data_set_may_fit():
+    assert (
+        calibrate(plan(examples=100, batch_size=1, steps=1, noise=50.0), 5, solve_for="batch_size").sampling.batch_size
+        == 100
+    )
+
+
+def test_a_secret_number_of_examples_scales_the_rate():
+    secret = replace(plan(), sampling=Poisson(rate=0.01, batch_size=100))
+    solved = calibrate(secret, 3, solve_for="batch_size")
+    assert solved.sampling.rate == pytest.approx(0.01 * solved.sampling.batch_size / 100)
+    assert solved.guarantee().epsilon <= 3
+
+
+def test_other_bounds_have_the_same_multiplier():
+    mechanism = Mechanism(AutomaticClip(), Gaussian())
+    other = calibrate(replace(plan(), mechanism=mechanism), 3)
+    assert other.mechanism.noise == calibrate(plan(noise=None), 3).mechanism.noise
+
+
+@pytest.mark.parametrize(
+    ("settings", "epsilon", "solve_for", "message"),
+    [
+        ({}, 0.0, "noise", "epsilon is 0.0"),
+        ({}, math.inf, "noise", "epsilon is inf"),
+        ({}, 3.0, "delta", "'noise', 'steps' or 'batch_size'"),
+        ({"noise": None}, 3.0, "steps", "noise must be known"),
+        ({"noise": 0.1}, 0.01, "steps", "not even one step"),
+        ({"noise": 0.0}, 1.0, "steps", "not even one step"),
+        ({"noise": 0.3}, 0.01, "batch_size", "not even batch size 1"),
+        ({"noise": 1e7}, 3.0, "steps", "nothing to solve"),
+        ({"noise": None, "steps": 10**6, "delta": 1e-12}, 1e-9, "noise", "no multiplier"),
+    ],
+)
+def test_what_cannot_be_solved_is_one_clear_error(settings, epsilon, solve_for, message):
+    with pytest.raises(ConfigError, match=message):
+        calibrate(plan(**settings), epsilon, solve_for)

@@ -1,0 +1,218 @@
+import math
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.stats import norm
+
+from discreet.accounting import cost, cost_for_search, gdp, merge, pld, rdp
+from discreet.contracts import Phase
+
+# THEORY section 10: (rate, multiplier, steps, delta) and epsilon by RDP with the improved conversion, and by PLD
+VECTORS = [
+    (256 / 60_000, 1.1, 14_062, 1e-5, 2.597, 2.382),
+    (64 / 60_000, 1.0, 9_375, 1e-5, 0.804, 0.494),
+    (128 / 50_000, 0.7225, 23_438, 50_000**-1.1, 5.026, 4.516),
+    (0.01, 4.0, 10_000, 1e-5, 1.035, 0.947),
+]
+
+
+@pytest.mark.parametrize(("rate", "multiplier", "steps", "delta", "renyi", "tight"), VECTORS)
+def test_vectors(rate, multiplier, steps, delta, renyi, tight):
+    phase = Phase(rate, multiplier, steps)
+    assert rdp.epsilon([phase], delta) == pytest.approx(renyi, abs=6e-4)
+    found = cost([phase], delta)
+    assert found.epsilon == pytest.approx(tight, abs=1e-3)
+    assert found.accountant == "privacy-loss distribution, both directions"
+
+
+def exact_single_step(rate, multiplier, delta):
+    """Epsilon of one step in closed form: the larger of the two directions (THEORY T1)."""
+
+    def x_at(ratio):
+        return multiplier**2 * math.log(ratio) + 0.5
+
+    def remove(epsilon):
+        ratio = (math.expm1(epsilon) + rate) / rate
+        x = x_at(ratio)
+        one, zero = norm.sf((x - 1) / multiplier), norm.sf(x / multiplier)
+        return (1 - rate) * zero + rate * one - math.exp(epsilon) * zero
+
+    def add(epsilon):
+        ratio = (math.expm1(-epsilon) + rate) / rate
+        if ratio <= 0:
+            return 0.0
+        x = x_at(ratio)
+        one, zero = norm.cdf((x - 1) / multiplier), norm.cdf(x / multiplier)
+        return zero - math.exp(epsilon) * ((1 - rate) * zero + rate * one)
+
+    def solve(curve):
+        return 0.0 if curve(0) <= delta else brentq(lambda e: curve(e) - delta, 0, 200, xtol=1e-14)
+
+    return max(solve(remove), solve(add))
+
+
+@pytest.mark.parametrize("rate", [1e-4, 0.01, 0.3, 0.9])
+@pytest.mark.parametrize("multiplier", [0.3, 1.0, 5.0])
+@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
+def test_one_step_against_the_closed_form(rate, multiplier, delta):
+    exact = exact_single_step(rate, multiplier, delta)
+    found = cost_for_search([Phase(rate, multiplier, 1)], delta).epsilon
+    assert exact * (1 - 1e-9) <= found <= exact * 1.005 + 1e-9
+
+
+@pytest.mark.parametrize("steps", [1, 10, 1_000, 1_000_000])
+@pytest.mark.parametrize("delta", [1e-3, 1e-8, 1e-15])
+def test_rate_one_is_the_gaussian_curve_and_the_grid_agrees_with_it(steps, delta):
+    multiplier = 2 * math.sqrt(steps)
+    exact = cost([Phase(1.0, multiplier, steps)], delta)
+    assert exact.accountant == "Gaussian curve, closed form"
+    assert delta == pytest.approx(gdp.delta(0.5, exact.epsilon), rel=1e-4)
+    numeric = pld.epsilon([Phase(1.0, multiplier, steps)], delta)
+    assert exact.epsilon * (1 - 1e-8) <= numeric <= exact.epsilon * 1.005
+
+
+def test_against_prv_accountant():
+    """Never above its upper bound by more than half a percent, never below its lower bound."""
+    from prv_accountant.dpsgd import DPSGDAccountant
+
+    for rate, multiplier, steps, delta in [(0.01, 1.0, 1_000, 1e-5), (0.002, 0.8, 5_000, 1e-6), (0.05, 2.0, 500, 1e-5)]:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            theirs = DPSGDAccountant(
+                noise_multiplier=multiplier, sampling_probability=rate, eps_error=0.005, delta_error=delta / 1e3,
+                max_steps=steps,
+            )  # fmt: skip
+            lower, estimate, upper = theirs.compute_epsilon(delta=delta, num_steps=steps)
+        found = cost([Phase(rate, multiplier, steps)], delta).epsilon
+        assert lower <= found <= upper * 1.005
+        assert found == pytest.approx(estimate, rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("rate", "multiplier", "steps", "delta"),
+    [(0.01, 0.5, 200, 1e-5), (0.001, 0.7, 2_000, 1e-6), (0.2, 3.0, 300, 1e-5), (0.6, 4.0, 50, 1e-7)],
+)
+def test_against_dp_accounting(rate, multiplier, steps, delta):
+    """Their pessimistic figure on a fine grid is within a hair of ours; the true one is not above either."""
+    from dp_accounting.pld import privacy_loss_distribution
+
+    theirs = privacy_loss_distribution.from_gaussian_mechanism(
+        multiplier, sampling_prob=rate, value_discretization_interval=2e-4, use_connect_dots=True
+    )
+    expected = theirs.self_compose(steps).get_epsilon_for_delta(delta)
+    assert cost_for_search([Phase(rate, multiplier, steps)], delta).epsilon == pytest.approx(expected, rel=2e-3)
+
+
+def test_a_finer_grid_only_lowers_the_figure_and_by_less_than_half_a_percent(monkeypatch):
+    phases = [Phase(1e-3, 1.0, 10**6)], [Phase(1e-5, 1.0, 10**6)], [Phase(1e-3, 0.5, 10**5)], [Phase(0.01, 0.3, 1000)]
+    for phase in phases:
+        coarse = pld.epsilon(phase, 1e-6)
+        with monkeypatch.context() as patch:
+            patch.setattr(pld, "_GRID", pld._GRID / 4)
+            patch.setattr(pld, "_MOST_POINTS", pld._MOST_POINTS * 4)
+            fine = pld.epsilon(phase, 1e-6)
+        assert fine <= coarse * (1 + 1e-6)
+        assert coarse <= fine * 1.005
+
+
+@pytest.mark.parametrize("losses", [pld.remove_losses, pld.add_losses])
+@pytest.mark.parametrize("rate", [1e-6, 0.01, 0.5])
+@pytest.mark.parametrize("multiplier", [0.3, 1.0, 20.0])
+def test_one_steps_losses_dominate_and_keep_both_masses(losses, rate, multiplier):
+    step = 0.05 * rate / multiplier
+    if rate == 0.01 and multiplier == 0.3:
+        step = 0.01
+    made = losses(rate, multiplier, step, 1e-18)
+    assert made.masses.sum() + made.infinity == pytest.approx(1, abs=1e-12)
+    assert (made.masses * np.exp(-made.values)).sum() <= 1 + 1e-12
+    for epsilon in (0.0, 0.1 * rate, 3 * rate, 1.0):
+        found = (made.masses * np.maximum(0, -np.expm1(epsilon - made.values))).sum() + made.infinity
+        assert found >= single_step_delta(losses, rate, multiplier, epsilon) * (1 - 1e-9) - 1e-17
+
+
+def single_step_delta(losses, rate, multiplier, epsilon):
+    if losses is pld.remove_losses:
+        x = multiplier**2 * math.log((math.expm1(epsilon) + rate) / rate) + 0.5
+        one, zero = norm.sf((x - 1) / multiplier), norm.sf(x / multiplier)
+        return rate * one - (math.expm1(epsilon) + rate) * zero
+    ratio = (math.expm1(-epsilon) + rate) / rate
+    if ratio <= 0:
+        return 0.0
+    x = multiplier**2 * math.log(ratio) + 0.5
+    one, zero = norm.cdf((x - 1) / multiplier), norm.cdf(x / multiplier)
+    return -math.expm1(epsilon) * zero + math.exp(epsilon) * rate * (zero - one)
+
+
+@pytest.mark.parametrize(
+    ("phase", "delta", "low", "high"),
+    [
+        (Phase(0.01, 0.0, 10), 1e-5, math.inf, math.inf),
+        (Phase(0.01, 1.0, 0), 1e-5, 0, 0),
+        (Phase(0.01, 1e-6, 10), 1e-5, 1e6, 1e14),
+        (Phase(0.01, 1e-3, 10), 1e-5, 1e5, 1e8),
+        (Phase(0.01, 1e-2, 10), 1e-5, 1e2, 1e6),
+        (Phase(0.01, 1e9, 1000), 1e-5, 0, 1e-6),
+        (Phase(1.0, 1.0, 1), 1e-5, 4, 5),
+        (Phase(0.01, 1.0, 1000), 1e-15, 3, 10),
+        (Phase(0.01, 1.0, 1000), 0.5, 0, 0.1),
+        (Phase(1e-9, 1.0, 1), 1e-5, 0, 1e-6),
+        (Phase(0.999999, 1.0, 100), 1e-5, 80, 150),
+    ],
+)
+def test_extremes_have_sensible_answers(phase, delta, low, high):
+    assert low <= cost([phase], delta).epsilon <= high
+
+
+def test_accuracy_at_tiny_delta_where_a_plain_fourier_transform_fails():
+    """At delta 1e-15 the Gaussian bound without sampling and RDP are above, and a 20 times larger delta is below."""
+    phase = Phase(256 / 60_000, 1.1, 14_062)
+    found = pld.epsilon([phase], 1e-15)
+    assert pld.epsilon([phase], 2e-14) < found < rdp.epsilon([phase], 1e-15)
+
+
+phases = st.builds(
+    Phase,
+    rate=st.floats(-4, 0).map(lambda x: 10**x),
+    multiplier=st.floats(-0.3, 1.5).map(lambda x: 10**x),
+    steps=st.integers(1, 20_000),
+)
+deltas = st.floats(-10, -2).map(lambda x: 10**x)
+
+
+@settings(max_examples=40)
+@given(phases, deltas, st.floats(1.02, 3))
+def test_more_noise_fewer_steps_a_smaller_rate_or_a_larger_delta_never_cost_more(phase, delta, factor):
+    base = cost_for_search([phase], delta).epsilon
+    slack = 1 + 1e-3  # the grid is chosen anew for each figure
+    assert cost_for_search([Phase(phase.rate, phase.multiplier * factor, phase.steps)], delta).epsilon <= base * slack
+    assert (
+        cost_for_search([Phase(phase.rate, phase.multiplier, math.ceil(phase.steps / factor))], delta).epsilon
+        <= base * slack
+    )
+    assert cost_for_search([Phase(phase.rate / factor, phase.multiplier, phase.steps)], delta).epsilon <= base * slack
+    assert cost_for_search([phase], delta * factor).epsilon <= base * slack
+
+
+@settings(max_examples=25)
+@given(phases, deltas)
+def test_never_above_the_simpler_bounds(phase, delta):
+    found = cost([phase], delta).epsilon
+    assert 0 <= found <= gdp.epsilon(math.sqrt(phase.steps) / phase.multiplier, delta)
+
+
+def test_equal_releases_are_counted_together_in_any_order():
+    one, two = Phase(0.01, 1.0, 30), Phase(0.02, 1.5, 40)
+    assert merge([one, two, one]) == [Phase(0.01, 1.0, 60), two]
+    assert cost([one, two, one], 1e-5) == cost([Phase(0.01, 1.0, 60), two], 1e-5)
+
+
+def test_phases_compose():
+    split = cost([Phase(0.01, 1.0, 500), Phase(0.01, 1.0000001, 500)], 1e-5).epsilon
+    assert split == pytest.approx(cost([Phase(0.01, 1.0, 1000)], 1e-5).epsilon, rel=1e-3)
+    more = cost([Phase(0.01, 1.0, 1000), Phase(0.3, 8.0, 20)], 1e-5).epsilon
+    assert more > cost([Phase(0.01, 1.0, 1000)], 1e-5).epsilon
+    assert math.isinf(cost([Phase(0.01, 1.0, 1000), Phase(0.3, 0.0, 1)], 1e-5).epsilon)

@@ -1,0 +1,166 @@
+"""Models and losses that mix examples are refused; those that do not are not."""
+
+import math
+
+import pytest
+import torch
+from oracle import square_loss
+from torch import nn
+from torch.nn import functional as F
+
+from discreet import PrivacyError
+from discreet.gradients import Engine
+from discreet.gradients.rows import random_labels
+
+B = 6
+R = torch.randn
+
+
+def mlp(*middle):
+    return nn.Sequential(nn.Linear(3, 4), *middle, nn.Linear(4, 3))
+
+
+class Middle(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+def contrastive(output):
+    z = F.normalize(output, dim=1)
+    return F.cross_entropy(z @ z.t(), torch.arange(len(z)), reduction="none")
+
+
+def carried(output):
+    return square_loss(output).roll(1)
+
+
+def against_fixed_keys(output):
+    """The first layer's output used as if it were a weight: every loss sees every example."""
+    keys = torch.linspace(-1, 1, len(output) * 3).view(len(output), 3)
+    return F.cross_entropy(keys @ output.t(), torch.arange(len(output)), reduction="none")
+
+
+MIXING = {
+    "fixed keys against trained queries": (nn.Linear(3, 3), against_fixed_keys),
+    "batch norm": (mlp(nn.BatchNorm1d(4)), square_loss),
+    "batch norm without affine": (mlp(nn.BatchNorm1d(4, affine=False)), square_loss),
+    "mean-centring": (mlp(Middle(lambda h: h - h.mean(0))), square_loss),
+    "hand-made batch statistics": (mlp(Middle(lambda h: (h - h.mean(0)) / (h.std(0) + 1))), square_loss),
+    "maximum over the batch": (mlp(Middle(lambda h: h / h.abs().amax(0))), square_loss),
+    "attention over the batch": (mlp(Middle(lambda h: torch.softmax(h @ h.t(), 1) @ h)), square_loss),
+    "cumulative sum over the batch": (mlp(Middle(lambda h: h.cumsum(0))), square_loss),
+    "softmax over the batch": (mlp(Middle(lambda h: torch.softmax(h, 0))), square_loss),
+    "contrastive loss": (mlp(nn.Tanh()), contrastive),
+    "loss over the mean loss": (mlp(nn.Tanh()), lambda o: square_loss(o) / square_loss(o).mean()),
+    "mean loss, expanded": (mlp(nn.Tanh()), lambda o: square_loss(o).mean().expand(len(o))),
+    "losses in another order": (mlp(nn.Tanh()), carried),
+    "sequence-first confusion": (mlp(nn.Tanh()), lambda o: (o.t() @ o).square().sum(1).repeat(2)),
+}
+
+
+@pytest.mark.parametrize("units", [2, 3, 4, B, 100])
+@pytest.mark.parametrize("name", MIXING)
+def test_mixing_is_refused(name, units):
+    """Also where a batch has the shape of a weight."""
+    model, loss = MIXING[name]
+    if name == "sequence-first confusion":
+        units = B
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        Engine(model).gradients(loss(model(R(units, 3))), units)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_mixing_is_refused_in_short_floats(dtype):
+    model = mlp(Middle(lambda h: h - h.mean(0))).to(dtype)
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        Engine(model).gradients(square_loss(model(R(B, 3).to(dtype))), B)
+
+
+@pytest.mark.parametrize("units", [2, 62, 63, 500, 4000])
+def test_no_two_units_have_the_same_labels(units):
+    rounds = random_labels(units, torch.float32)
+    assert len({tuple(r[i].item() for r in rounds) for i in range(units)}) == units
+    assert len(rounds) == (1 if units <= 62 else 2 if units <= 62**2 else 3)
+    assert all(math.frexp(abs(v))[0] == 0.5 for r in rounds for v in r.tolist())
+
+
+def test_the_probe_leaves_torchs_generator_alone():
+    model = mlp(nn.Tanh())
+    losses = square_loss(model(R(B, 3)))
+    before = torch.get_rng_state()
+    Engine(model).gradients(losses, B)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_embedding_bag_that_counts_over_the_batch_is_refused():
+    table = nn.Parameter(R(9, 3))
+    model = nn.ParameterList([table])
+    bags = F.embedding_bag(torch.randint(9, (B, 4)), table, scale_grad_by_freq=True)
+    with pytest.raises(PrivacyError, match="scale_grad_by_freq"):
+        Engine(model).gradients(square_loss(bags), B)
+
+
+def test_the_error_names_the_parameters_nearest_to_the_losses_and_the_remedy():
+    model = nn.Sequential(nn.Linear(3, 4), Middle(lambda h: h - h.mean(0)), nn.Linear(4, 3))
+    with pytest.raises(PrivacyError, match=r"'0\.(weight|bias)'.*GroupNorm"):
+        Engine(model).gradients(square_loss(model(R(B, 3))), B)
+
+
+def test_a_batch_norm_with_only_its_own_parameters_free_is_refused():
+    model = nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.BatchNorm1d(4))
+    with pytest.raises(PrivacyError, match="batch normalisation"):
+        Engine(model).gradients(square_loss(model(R(B, 3))), B)
+
+
+@pytest.mark.parametrize("repeat", range(5))
+@pytest.mark.parametrize(
+    "model",
+    [
+        mlp(nn.Dropout(0.5)),
+        mlp(nn.GroupNorm(2, 4), nn.SiLU()),
+        mlp(nn.LayerNorm(4), nn.GELU()),
+        mlp(nn.Softmax(1)),
+        mlp(nn.ReLU(), nn.Dropout(0.9)),
+    ],
+    ids=str,
+)
+def test_no_false_alarm(model, repeat):
+    torch.manual_seed(repeat)
+    Engine(model).gradients(square_loss(model(R(64, 3) * 10.0 ** (repeat - 2))), 64)
+
+
+def test_no_false_alarm_on_a_transformer_with_dropout_and_padding_masks():
+    layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.3, batch_first=True)
+    x, mask = R(B, 5, 8), torch.zeros(B, 5, dtype=torch.bool)
+    mask[1, 3:] = mask[4, 2:] = True
+    Engine(layer).gradients(square_loss(layer(x, src_key_padding_mask=mask)), B)
+
+
+def test_an_example_that_is_not_finite_raises_no_alarm():
+    model, x = mlp(nn.Tanh()), R(B, 3)
+    for bad in (float("nan"), float("inf")):
+        x[2] = bad
+        Engine(model).gradients(square_loss(model(x)), B)
+
+
+def test_a_batch_without_evidence_is_probed_again():
+    """A batch on which everything is nan teaches nothing, so that mixing is still found on the next."""
+    model = mlp(Middle(lambda h: h - h.mean(0)))
+    engine = Engine(model)
+    engine.gradients(square_loss(model(torch.full((B, 3), float("nan")))), B)
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        engine.gradients(square_loss(model(R(B, 3))), B)
+
+
+def test_mixing_that_begins_later_is_found_when_it_is_probed_again():
+    mixing = []
+    model = mlp(Middle(lambda h: h - (h.mean(0) if mixing else h[:, :1])))
+    engine = Engine(model)
+    engine.gradients(square_loss(model(R(B, 3))), B)
+    mixing.append(True)
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        engine.gradients(square_loss(model(R(B, 3))), B, probe=True)

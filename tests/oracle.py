@@ -1,0 +1,88 @@
+"""The oracle of every engine test: autograd, one example at a time."""
+
+import copy
+
+import torch
+from torch import nn
+
+from discreet.gradients import Engine
+
+TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5}
+
+
+def trainable(model):
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def square_loss(output):
+    """One loss per row, with a gradient that is different everywhere."""
+    output = output[0] if isinstance(output, tuple) else output
+    return (output.flatten(1) ** 2).sum(1) + output.flatten(1).sum(1)
+
+
+def one_by_one(model, inputs, loss=square_loss):
+    """Each example's gradient, [examples, *shape] for each parameter."""
+    parameters = trainable(model)
+    found = {name: [] for name in parameters}
+    for i in range(len(inputs[0])):
+        losses = loss(model(*(x[i : i + 1] for x in inputs)))
+        gradients = torch.autograd.grad(losses.sum(), list(parameters.values()), allow_unused=True)
+        for (name, p), g in zip(parameters.items(), gradients, strict=True):
+            found[name].append(torch.zeros_like(p) if g is None else g)
+    return {name: torch.stack(each) for name, each in found.items()}
+
+
+def cast(inputs, dtype):
+    return [x.to(dtype) if x.is_floating_point() else x for x in inputs]
+
+
+def assert_exact(model, *inputs, loss=square_loss, dtypes=(torch.float64, torch.float32), slack=1.0, engine=None):
+    """The engine's norms, weighted sums and gradients equal the oracle's; twice, as the second time is cached."""
+    for dtype in dtypes:
+        tolerance = TOLERANCE[dtype] * slack
+        cased, data = copy.deepcopy(model).to(dtype), cast(inputs, dtype)
+        expected = one_by_one(cased, data, loss)
+        made = Engine(cased) if engine is None else engine
+        for _ in range(2):
+            assert_equal(made.gradients(loss(cased(*data)), len(data[0])), expected, tolerance)
+
+
+def assert_equal(gradients, expected, tolerance):
+    units = gradients.units
+    for name, squared in gradients.norms().items():
+        _close(f"norm of {name}", squared.sqrt(), norms(expected[name]), tolerance, each=True)
+    weights = torch.linspace(0.1, 1, units, dtype=next(iter(expected.values())).dtype)
+    sums = {name: torch.zeros(e.shape[1:], dtype=e.dtype) for name, e in expected.items()}
+    gradients.add_weighted(dict.fromkeys(expected, weights), sums)
+    for name, total in sums.items():
+        _close(f"sum of {name}", total, torch.einsum("u,u...->...", weights, expected[name]), tolerance)
+    for name, each in gradients.each(0, units).items():
+        _close(f"gradients of {name}", each, expected[name], tolerance)
+    chosen = torch.tensor([0, units - 1])
+    for name, squared in gradients.select(chosen).norms().items():
+        _close(f"selection of {name}", squared.sqrt(), norms(expected[name][chosen]), tolerance)
+
+
+def norms(each):
+    return each.reshape(len(each), -1).norm(dim=1)
+
+
+def _close(what, found, expected, tolerance, *, each=False):
+    assert found.shape == expected.shape, what
+    error = (found - expected).abs() if each else (found - expected).norm()
+    size = expected.abs() if each else expected.norm()
+    worst = (error / size.clamp(min=1e-30)).max().item() if size.max() > 0 else error.max().item()
+    assert worst < tolerance, f"{what}: relative error {worst:.2e}, allowed {tolerance:.0e}"
+
+
+class Tied(nn.Module):
+    """An embedding whose table is also the output layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(9, 3)
+        self.head = nn.Linear(3, 9, bias=False)
+        self.head.weight = self.words.weight
+
+    def forward(self, tokens):
+        return self.head(torch.tanh(self.words(tokens)))

@@ -1,0 +1,138 @@
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from discreet import Clip, Gaussian, Mechanism, PerLayerClip, Plan, Poisson, PrivacyError, attach
+from discreet.contracts import Layout, Phase
+from discreet.ledger import Ledger
+
+LAYOUT = Layout(("w",), ((2, 3),))
+
+
+def plan(steps=5, bound=None):
+    sampling = Poisson(examples=20, batch_size=5)
+    return Plan(sampling=sampling, mechanism=Mechanism(bound or Clip(1.0), Gaussian(1.0)), steps=steps, delta=1e-5)
+
+
+def spent(path, count=3):
+    ledger = Ledger(path, plan(), LAYOUT)
+    for _ in range(count):
+        ledger.spend()
+    return ledger
+
+
+def test_releases_are_counted_and_run_length_encoded():
+    ledger = spent(None)
+    assert ledger.released == 3
+    assert ledger.phases == (Phase(0.25, 1.0, 3),)
+
+
+def test_a_file_continues_where_it_ended(tmp_path):
+    path = tmp_path / "deep" / "ledger.jsonl"
+    first = spent(path)
+    first.close()
+    again = Ledger(path, plan(), LAYOUT)
+    assert (again.released, again.head, again.phases) == (3, first.head, first.phases)
+    assert len(path.read_text().splitlines()) == 4
+
+
+def test_another_plan_or_model_is_refused(tmp_path):
+    spent(tmp_path / "ledger.jsonl").close()
+    with pytest.raises(PrivacyError, match="belongs to another plan"):
+        Ledger(tmp_path / "ledger.jsonl", plan(steps=6), LAYOUT)
+    with pytest.raises(PrivacyError, match="belongs to another model"):
+        Ledger(tmp_path / "ledger.jsonl", plan(), Layout(("w",), ((2, 4),)))
+
+
+@pytest.mark.parametrize("line", [0, 1, 2])
+@pytest.mark.parametrize("damage", ["edit", "remove", "swap", "garbage", "number"])
+def test_damage_is_found_and_its_line_named(tmp_path, line, damage):
+    path = tmp_path / "ledger.jsonl"
+    spent(path).close()
+    lines = path.read_text().splitlines()
+    if damage == "edit":
+        lines[line] = lines[line].replace("1.0", "9.0")
+    elif damage == "remove":
+        del lines[line]
+    elif damage == "swap":
+        lines[line], lines[line + 1] = lines[line + 1], lines[line]
+    else:
+        lines[line] = "{]" if damage == "garbage" else "17"
+    path.write_text("\n".join(lines) + "\n")
+    with pytest.raises(PrivacyError, match=f"damaged at line {line + 1}"):
+        Ledger(path, plan(), LAYOUT)
+
+
+@pytest.mark.parametrize("bound", [Clip(1.0), PerLayerClip(1.0)])
+@pytest.mark.parametrize("keep", [1, 40, -1])
+@pytest.mark.parametrize("releases", [0, 3])
+def test_a_torn_last_line_counts_as_spent(tmp_path, keep, releases, bound):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, plan(bound=bound), LAYOUT)
+    for _ in range(releases + 1):
+        ledger.spend()
+    ledger.close()
+    whole = path.read_bytes()
+    start = whole[:-1].rindex(b"\n") + 1
+    path.write_bytes(whole[: start + keep] if keep > 0 else whole[:keep])
+    again = Ledger(path, plan(bound=bound), LAYOUT)
+    assert again.released == releases + 1
+    assert again.phases == (Phase(0.25, 1.0, releases + 1),)
+    again.close()
+    assert json.loads(path.read_text().splitlines()[-1])["recovered"] is True
+    assert Ledger(path, plan(bound=bound), LAYOUT).released == releases + 1
+
+
+def test_the_line_is_on_disk_before_the_noise_is_drawn(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.jsonl"
+    model = nn.Linear(3, 2)
+    private = attach(model, plan(), ledger=path)
+    seen = []
+    original = Gaussian.sample
+
+    def spy(self, out, scale, source):
+        seen.append(len(path.read_text().splitlines()))
+        original(self, out, scale, source)
+
+    monkeypatch.setattr(Gaussian, "sample", spy)
+    for x, y in private.batches((torch.randn(20, 3), torch.randint(2, (20,))), steps=2):
+        private.backward(F.cross_entropy(model(x), y, reduction="none"))
+    assert seen == [2, 3]
+
+
+def test_a_ledger_that_cannot_be_written_releases_nothing(tmp_path, monkeypatch):
+    model = nn.Linear(3, 2)
+    private = attach(model, plan(), ledger=tmp_path / "ledger.jsonl")
+    x, y = next(private.batches((torch.randn(20, 3), torch.randint(2, (20,)))))
+
+    def full(descriptor):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(OSError, match="no space"):
+        private.backward(F.cross_entropy(model(x), y, reduction="none"))
+    assert all(p.grad is None for p in model.parameters())
+
+
+def test_attaching_again_continues_with_the_remaining_steps(tmp_path):
+    model, path = nn.Linear(3, 2), tmp_path / "ledger.jsonl"
+    data = (torch.randn(20, 3), torch.randint(2, (20,)))
+    private = attach(model, plan(), ledger=path)
+    for x, y in private.batches(data, steps=2):
+        private.backward(F.cross_entropy(model(x), y, reduction="none"))
+    private.detach()
+    again = attach(model, plan(), ledger=path)
+    assert (again.released, again.remaining) == (2, 3)
+    assert sum(again.backward(F.cross_entropy(model(x), y, reduction="none")) for x, y in again.batches(data)) == 3
+
+
+def test_two_runs_cannot_count_in_one_file(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    first = attach(nn.Linear(3, 2), plan(), ledger=path)
+    with pytest.raises(PrivacyError, match="in use by another run"):
+        attach(nn.Linear(3, 2), plan(), ledger=path)
+    first.detach()
+    attach(nn.Linear(3, 2), plan(), ledger=path).detach()
