@@ -468,7 +468,7 @@ def _check_model(model: nn.Module) -> None:
             raise ConfigError(f"parameter {name!r} is {parameter.dtype}; only real floating point can be trained.")
         if _ATTACHED.get(id(parameter)) is parameter:
             raise PrivacyError(f"parameter {name!r} has a plan attached already; call detach() on that one first.")
-        if parameter._backward_hooks:
+        if bool(parameter._backward_hooks):
             raise PrivacyError(f"parameter {name!r} has a gradient hook, which would not see each example; remove it.")
 
 

@@ -123,9 +123,7 @@ def test_a_finer_grid_only_lowers_the_figure_and_by_less_than_half_a_percent(mon
 @pytest.mark.parametrize("rate", [1e-6, 0.01, 0.5])
 @pytest.mark.parametrize("multiplier", [0.3, 1.0, 20.0])
 def test_one_steps_losses_dominate_and_keep_both_masses(losses, rate, multiplier):
-    step = 0.05 * rate / multiplier
-    if rate == 0.01 and multiplier == 0.3:
-        step = 0.01
+    step = 0.02 * math.sqrt(pld._variance(Phase(rate, multiplier, 1)))
     made = losses(rate, multiplier, step, 1e-18)
     assert made.masses.sum() + made.infinity == pytest.approx(1, abs=1e-12)
     assert (made.masses * np.exp(-made.values)).sum() <= 1 + 1e-12
@@ -161,6 +159,7 @@ def single_step_delta(losses, rate, multiplier, epsilon):
         (Phase(0.01, 1.0, 1000), 0.5, 0, 0.1),
         (Phase(1e-9, 1.0, 1), 1e-5, 0, 1e-6),
         (Phase(0.999999, 1.0, 100), 1e-5, 80, 150),
+        (Phase(1 - 2e-15, 1.0, 1968), 1e-2, 1080, 1090),
     ],
 )
 def test_extremes_have_sensible_answers(phase, delta, low, high):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Unknown = Literal["noise", "steps", "batch_size"]
 
-_MOST_STEPS = 10**8
+_MOST_STEPS = 10**7
 _LEAST, _MOST = 1e-2, 1e7  # multipliers searched
 
 
@@ -43,18 +43,18 @@ def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise") -> "Pl
 
     if solve_for == "steps":
         rate = plan.sampling.contract().rate
-        steps = _largest(lambda n: _spent(Phase(rate, multiplier, n), plan.delta) <= epsilon, _MOST_STEPS)
+        steps = _largest(lambda n: _spent(Phase(rate, multiplier, n), plan.delta), epsilon, _MOST_STEPS, plan.steps)
         if steps == 0:
             raise ConfigError(f"not even one step fits epsilon {epsilon:g} at multiplier {multiplier:g}; add noise.")
         if steps == _MOST_STEPS:
             raise ConfigError(f"more than {_MOST_STEPS:,} steps fit epsilon {epsilon:g}; there is nothing to solve.")
         return replace(plan, steps=steps, epsilon=epsilon)
 
-    def fits(size: int) -> bool:
+    def spent(size: int) -> float:
         rate = plan.sampling.with_batch_size(size).contract().rate
-        return _spent(Phase(rate, multiplier, plan.steps), plan.delta) <= epsilon
+        return _spent(Phase(rate, multiplier, plan.steps), plan.delta)
 
-    size = _largest(fits, plan.sampling.largest_batch_size)
+    size = _largest(spent, epsilon, plan.sampling.largest_batch_size, plan.sampling.batch_size)
     if size == 0:
         raise ConfigError(
             f"not even batch size 1 fits epsilon {epsilon:g} in {plan.steps:,} steps at multiplier {multiplier:g}; "
@@ -92,18 +92,39 @@ def _round_up(multiplier: float) -> float:
     return math.ceil(multiplier * scale) / scale
 
 
-def _largest(fits: Callable[[int], bool], most: int) -> int:
-    """The largest whole number up to `most` that fits, with the next one not fitting; 0 if 1 does not fit."""
-    if not fits(1):
+def _largest(spent: Callable[[int], float], target: float, most: int, start: int) -> int:
+    """The largest whole number up to `most` whose cost fits, with the next one not fitting; 0 if 1 does not fit.
+
+    Costs grow about like a power: each guess is where the straight line through the logarithms of the last bracket
+    meets the target, and the bracket is closed from both sides.
+    """
+    costs: dict[int, float] = {}
+
+    def cost(n: int) -> float:
+        if n not in costs:
+            costs[n] = spent(n)
+        return costs[n]
+
+    if cost(1) > target:
         return 0
-    low, high = 1, 2
-    while high <= most and fits(high):
-        low, high = high, high * 2
-    if high > most:
-        if fits(most):
-            return most
-        high = most
+    low, high = 1, max(2, min(start, most))
+    while high < most and cost(high) <= target:
+        low, high = high, min(most, high * 4)
+    if cost(high) <= target:
+        return most
+    width = 1
     while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if fits(middle) else (low, middle)
+        guess = (low + high) // 2
+        if cost(low) > 0 and math.isfinite(cost(high)):
+            slope = math.log(cost(high) / cost(low)) / math.log(high / low)
+            if slope > 0:
+                guess = math.floor(low * math.exp(math.log(target / cost(low)) / slope))
+        # step over the target on the side that is farther from the guess, so that both ends come in
+        guess += width if high - guess > guess - low else -width
+        guess = min(max(guess, low + 1), high - 1)
+        if cost(guess) <= target:
+            low = guess
+        else:
+            high = guess
+        width = 1 if high - low <= 4 * width else 2 * width
     return low

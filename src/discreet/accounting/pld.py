@@ -187,46 +187,46 @@ def compose(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> floa
         if beyond <= 1e-6 * allowed:
             break
         reach *= 1.5
-    left, answer = 4.0, math.inf
-    while True:  # what lies below the window wraps around to its top, which only adds to delta: widen until it is still
-        low = max(least, math.floor((mean - left * deviation) / grid) - 2)
-        size = next_fast_len(high - low + 1, real=True)
-        values = grid * (low + np.arange(size))
-        spectrum = np.ones(size // 2 + 1, np.complex128)
-        for losses, kept, count in zip(parts, tilted, steps, strict=True):
-            folded = np.bincount((int(losses.first) + np.arange(len(kept.masses))) % size, kept.masses, minlength=size)
-            one = rfft(folded)
-            spectrum *= np.abs(one) ** count * np.exp(1j * (count * np.angle(one)))
-        total = np.roll(np.maximum(irfft(spectrum, size), 0), -(low % size))
-        before, log_target = answer, math.log(allowed - beyond) - log_total + tilt * mean
-        answer = min(before, max(0.0, _solve(values, total, tilt, mean, log_target)))
-        if low == least or answer == 0 or before < answer * (1 + 1e-5):
-            return answer
-        left *= 2
+    left = 6.0 * deviation
+    while True:  # what lies below the window wraps around to its top, which only adds to delta: keep it small
+        low = max(least, math.floor((min(mean, ceiling) - left) / grid))
+        if low == least or grid * low <= 0 or _mass_below(coarse, steps, grid * low, tilt, log_total) <= 1e-7:
+            break
+        left *= 1.5
+    size = next_fast_len(high - low + 1, real=True)
+    spectrum = np.ones(size // 2 + 1, np.complex128)
+    for losses, kept, count in zip(parts, tilted, steps, strict=True):
+        folded = np.bincount((int(losses.first) + np.arange(len(kept.masses))) % size, kept.masses, minlength=size)
+        one = rfft(folded)
+        spectrum *= np.abs(one) ** count * np.exp(1j * (count * np.angle(one)))
+    total = np.roll(np.maximum(irfft(spectrum, size), 0), -(low % size))
+    values = grid * (low + np.arange(size))
+    # the mass at a value is its tilted mass * exp(log_total - tilt * value); in units of the delta that is allowed:
+    with np.errstate(divide="ignore", over="ignore"):
+        masses = np.exp(np.log(total) + log_total - tilt * values - math.log(allowed - beyond))
+    return _solve(values, masses)
 
 
-def _solve(values: Reals, tilted: Reals, tilt: float, mean: float, log_target: float) -> float:
-    """The epsilon at which delta = sum over values > epsilon of mass * (1 - e^(epsilon - value)) meets its target.
+def _solve(values: Reals, masses: Reals) -> float:
+    """An upper bound on the epsilon at which delta is 1.
 
-    The mass at a value is its tilted mass * exp(-tilt * (value - mean)); delta's target is in the same units.
+    delta is the sum over values above epsilon of mass * (1 - e^(epsilon - value)). Every term is positive, so nothing cancels; between two points delta is convex, so a straight line is above it.
     """
-    with np.errstate(over="ignore", invalid="ignore"):
-        masses = np.where(tilted > 0, tilted * np.exp(-tilt * (values - mean)), 0.0)
-        discounted = np.where(masses > 0, masses * np.exp(mean - values), 0.0)
-        above = np.cumsum(masses[::-1])[::-1]
-        above_discounted = np.cumsum(discounted[::-1])[::-1]
-        at_points = above - np.exp(values - mean) * above_discounted
-    target = math.exp(min(log_target, 700.0))
-    fits = np.flatnonzero(at_points <= target)
-    if len(fits) == 0:
-        return math.inf
-    i = int(fits[0])
-    if i == 0:
-        return float(values[0])
-    if above_discounted[i] <= 0:
-        return float(values[i])
-    solved = mean + math.log(max((above[i] - target) / above_discounted[i], 1e-300))
-    return float(min(max(solved, values[i - 1]), values[i]))
+
+    def delta(i: int) -> float:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = float(masses[i + 1 :] @ -np.expm1(values[i] - values[i + 1 :]))
+        return math.inf if math.isnan(found) else found
+
+    low, high = -1, len(values) - 1  # delta at the last point is 0
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if delta(middle) <= 1 else (middle, high)
+    if low < 0 or math.isinf(delta(low)):
+        return max(0.0, float(values[high]))
+    above, below = delta(low), delta(high)
+    share = (above - 1) / (above - below)
+    return max(0.0, float(values[low] + share * (values[high] - values[low])))
 
 
 @dataclass(frozen=True)
@@ -294,6 +294,16 @@ def _mass_above(parts: Sequence[Losses], steps: Sequence[int], value: float, til
     def bound(log_extra: float) -> float:
         extra = math.exp(log_extra)
         return _log_moment(parts, steps, tilt + extra) - extra * value
+
+    return math.exp(min(0.0, _minimum(bound, -7.0, max(-6.0, -math.log(parts[0].step)))[1]))
+
+
+def _mass_below(parts: Sequence[Losses], steps: Sequence[int], value: float, tilt: float, log_total: float) -> float:
+    """An upper bound on the tilted mass below `value`."""
+
+    def bound(log_less: float) -> float:
+        less = math.exp(log_less)
+        return _log_moment(parts, steps, tilt - less) - log_total + less * value
 
     return math.exp(min(0.0, _minimum(bound, -7.0, max(-6.0, -math.log(parts[0].step)))[1]))
 

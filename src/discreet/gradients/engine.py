@@ -242,9 +242,9 @@ class Prepared:
 def prepared(graph: Graph, edge: Edge, name: str, parameter: nn.Parameter, use: Use) -> Use:
     """The use of a parameter at an op's input, whatever was done to the parameter on the way."""
     while graph.name(edge[0]) == "ToCopyBackward0":  # a cast (autocast): sums are taken in float32, above and below it
-        below = graph.inputs[edge[0]][0]
-        assert below is not None
-        edge = below
+        cast = graph.inputs[edge[0]][0]
+        assert cast is not None
+        edge = cast
     if edge[0] in graph.leaves:
         return use
     path: list[str] = []

@@ -5,7 +5,7 @@ name in the graph and the input it is for. An op without a rule falls back to ru
 """
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -140,7 +140,7 @@ class OneByOne:
 
 
 @contextmanager
-def finite(node: Any) -> Iterator[None]:
+def finite(node: Any) -> Generator[None]:
     """Within, values that the op saved and that are not finite are zero.
 
     They belong to units that contribute nothing; in a product with another unit's zeros they would spoil that unit.

@@ -1,0 +1,91 @@
+"""Accounting and planning start without torch, and dependencies point down the walk."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import discreet
+
+SOURCE = Path(discreet.__file__).parent
+
+
+def test_plans_and_guarantees_need_no_torch():
+    code = (
+        "import sys, discreet\n"
+        "plan = discreet.methods.dp_sgd(examples=1000, batch_size=10, steps=100, noise=1.0, delta=1e-5)\n"
+        "plan.guarantee(); discreet.calibrate(plan, 1.0)\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_importing_discreet_imports_nothing_heavy():
+    code = "import sys, discreet; assert not {'torch', 'scipy', 'numpy', 'dp_accounting'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("name", discreet.__all__)
+def test_every_public_name_is_there(name):
+    assert getattr(discreet, name) is not None
+    assert name in dir(discreet)
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        discreet.nothing  # noqa: B018
+
+
+def imports(path):
+    """The modules of discreet that a file imports, wherever it does so, but not for types alone."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and getattr(node.test, "id", "") == "TYPE_CHECKING"
+        for inner in ast.walk(node)
+    }
+    found = set()
+    for node in ast.walk(tree):
+        if id(node) in typing_only:
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module:
+            found.add(node.module)
+            found.update(f"{node.module}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Import):
+            found.update(alias.name for alias in node.names)
+    return found
+
+
+FILES = {".".join(p.relative_to(SOURCE).with_suffix("").parts): p for p in SOURCE.rglob("*.py")}
+
+
+def test_the_torchless_rooms_import_no_torch():
+    for name, path in FILES.items():
+        if name.split(".")[0] in (
+            "contracts",
+            "accounting",
+            "plan",
+            "mechanism",
+            "methods",
+            "bounds",
+            "errors",
+            "sampling",
+        ):
+            assert not any(i == "torch" or i.startswith("torch.") for i in imports(path)), name
+
+
+def test_nobody_imports_the_command_line_and_the_report():
+    for name, path in FILES.items():
+        if name != "cli":
+            assert not {"discreet.cli", "discreet.report"} & imports(path), name
+
+
+def test_bounds_noise_and_sampling_do_not_know_each_other():
+    for name, path in FILES.items():
+        room = name.split(".")[0]
+        if room in ("bounds", "noise", "sampling"):
+            others = {"bounds", "noise", "sampling"} - {room}
+            assert not any(i.startswith(f"discreet.{other}") for i in imports(path) for other in others), name
