@@ -210,7 +210,8 @@ def compose(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> floa
 def _solve(values: Reals, masses: Reals) -> float:
     """An upper bound on the epsilon at which delta is 1.
 
-    delta is the sum over values above epsilon of mass * (1 - e^(epsilon - value)). Every term is positive, so nothing cancels; between two points delta is convex, so a straight line is above it.
+    delta is the sum over values above epsilon of mass * (1 - e^(epsilon - value)). Every term is positive, so nothing
+    cancels; between two points delta is convex, so a straight line is above it.
     """
 
     def delta(i: int) -> float:
