@@ -32,6 +32,8 @@ def test_epochs_become_steps():
         ({"delta": 0}, "delta is 0"),
         ({"delta": -1e-5}, "delta is -1e-05"),
         ({"delta": 1.0}, "below 1"),
+        ({"delta": 1e-320}, "from 1e-100"),
+        ({"epsilon": 10**400}, "finite number"),
         ({"delta": math.nan}, "delta is nan"),
         ({"steps": -3}, "steps is -3"),
         ({"steps": 1.5}, "whole number"),
@@ -54,6 +56,7 @@ def test_bad_plans_give_one_clear_error(change, message):
     [
         MECHANISM,
         Mechanism(PerLayerClip({"conv1": 0.5, "fc.weight": 1.5}), Gaussian(2.0), "power"),
+        Mechanism(PerLayerClip({"größe": 1.0, "a.😀": 2.0}), Gaussian(2.0)),
         Mechanism(PerLayerClip(0.25), Gaussian(std=0.5)),
         Mechanism(AutomaticClip(stability=0.1), Gaussian(), "each"),
     ],
@@ -75,6 +78,7 @@ def test_a_saved_plan_is_read_back_equal(tmp_path, mechanism, sampling):
         ("delta = 1e-06", "delta = true", "delta is True"),
         ('type = "Clip"', 'type = "Clap"', "'Clap' is not one of"),
         ('type = "Clip"', "", "needs a table with a type"),
+        ('type = "Clip"', 'type = ["Clip"]', "needs a table with a type"),
         ("norm = 1.0", "norm = -1.0", "must be a finite number > 0"),
         ("norm = 1.0", "norm = 1.0\nnrom = 2.0", "no setting nrom"),
         ("batch_size = 10", "batch_size = [10]", "whole number"),
@@ -91,6 +95,17 @@ def test_a_plan_file_is_read_strictly(tmp_path, old, new, message):
     path.write_text(text.replace(old, new))
     with pytest.raises(ConfigError, match=message):
         Plan.load(path)
+
+
+@pytest.mark.parametrize("values", [None, 3, [1], {1: 2}])
+def test_a_plan_is_made_of_a_table(values):
+    with pytest.raises(ConfigError, match="a table of named fields"):
+        Plan.from_dict(values)
+
+
+def test_a_plan_that_cannot_be_written_is_a_clear_error(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be written"):
+        Plan(sampling=SAMPLING, mechanism=MECHANISM, steps=12, delta=1e-6).save(tmp_path / "none" / "plan.toml")
 
 
 def test_a_missing_file_is_a_clear_error(tmp_path):

@@ -47,6 +47,7 @@ def demo(
 ) -> None:
     """Train a small network on scikit-learn's digits, privately, and print what is proven about it."""
     from discreet import demo as digits
+    from discreet.accounting.guarantee import round_up
     from discreet.report import page
 
     columns = (TextColumn("training privately"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
@@ -62,7 +63,7 @@ def demo(
         )
     accuracy = f"{found.accuracy:.1%}"
     report = found.folder / "report.html"
-    figures = {"test accuracy": accuracy, "proven ε": f"{found.guarantee.epsilon:.3f}", "δ": f"{delta:g}"}
+    figures = {"test accuracy": accuracy, "proven ε": round_up(found.guarantee.epsilon), "δ": f"{delta:g}"}
     report.write_text(page("Digits, read privately", found.plan, found.guarantee, figures), encoding="utf-8")
     if as_json:
         result = {"accuracy": found.accuracy, "guarantee": json.loads(found.guarantee.to_json()), "report": str(report)}

@@ -41,7 +41,7 @@ class Blocks:
 
 
 def effective_multiplier(contract: Blocks, scales: tuple[float, ...]) -> float:
-    """The noise multiplier of several Gaussian queries on one batch (THEORY T6).
+    """The noise multiplier of several Gaussian queries on one batch (T6 of docs/theory.md).
 
     1 / multiplier^2 = sum over blocks of norm_l^2 / scale_l^2; the blocks share one sampling coin,
     so this one query is subsampled once.
@@ -60,7 +60,7 @@ class Participation:
     """Who takes part in a step: each unit independently with probability `rate` (Poisson sampling).
 
     `adjacency` is the relation under which the sampler is analysed: "zero-out" where the number of
-    units is public, "add-remove" where it is secret. Both have the same epsilon (THEORY T1).
+    units is public, "add-remove" where it is secret. Both have the same epsilon (T1 of docs/theory.md).
     """
 
     rate: float

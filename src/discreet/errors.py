@@ -16,7 +16,7 @@ class ConfigError(ValueError):
 def positive(name: str, value: float, *, zero: bool = False) -> float:
     """Return `value` if it is a finite positive number (zero too, if `zero`), or raise a ConfigError naming it."""
     ok = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not ok or not (value >= 0 if zero else value > 0) or value == float("inf"):
+    if not ok or not (value >= 0 if zero else value > 0) or value > 1e300:
         raise ConfigError(f"{name} is {value!r}; it must be a finite number {'>= 0' if zero else '> 0'}.")
     return float(value)
 

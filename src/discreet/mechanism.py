@@ -73,13 +73,16 @@ class Mechanism:
         return (multiplier * contract.norm,) * len(blocks)
 
     def multiplier(self, layout: Layout | None) -> float:
-        """The effective noise multiplier (THEORY T6), which is all that privacy depends on."""
+        """The effective noise multiplier (T6 of docs/theory.md), which is all that privacy depends on."""
         if self.noise.multiplier is not None:
             return self.noise.multiplier
         if layout is None:
-            layout = Layout(("all parameters",), ((1,),))
-            contract = self.bound.contract(layout, None)
-            if any(b.members != layout.names for b in contract.blocks) or _depends_on_model(self.bound):
+            one, two = Layout(("parameters",), ((1,),)), Layout(("parameters", "others"), ((1,), (1,)))
+            try:
+                contract, other = self.bound.contract(one, None), self.bound.contract(two, None)
+            except ConfigError:
+                contract = other = Blocks(())
+            if not contract.blocks or other.norm != contract.norm:
                 raise ConfigError(
                     f"Gaussian(std={self.noise.std!r}) with {self.bound!r} depends on the model's parameters; "
                     "use Gaussian(multiplier), or read the guarantee of an attached model."
@@ -87,9 +90,3 @@ class Mechanism:
         else:
             contract = self.bound.contract(layout, self.bound.start(layout))
         return effective_multiplier(contract, self.scales(contract))
-
-
-def _depends_on_model(bound: Bound) -> bool:
-    """Whether the bound's norm changes with the number of parameter tensors."""
-    two = Layout(("one", "two"), ((1,), (1,)))
-    return len(bound.contract(two, None).blocks) > 1

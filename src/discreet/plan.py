@@ -1,6 +1,8 @@
 """What will be done, declared before the data are seen: sampling, mechanism, steps and delta."""
 
+import json
 import math
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, fields, is_dataclass
@@ -45,8 +47,10 @@ class Plan:
             raise ConfigError("a plan needs its length, declared in advance; give steps= or epochs=.")
         whole("steps", self.steps, least=0)
         positive("delta", self.delta)
-        if self.delta >= 1:
-            raise ConfigError(f"delta is {self.delta!r}; it must be below 1, and is usually below 1 / examples.")
+        if not 1e-100 <= self.delta < 1:
+            raise ConfigError(
+                f"delta is {self.delta!r}; it must be from 1e-100 to below 1, usually below 1 / examples."
+            )
         if self.epsilon is not None:
             positive("epsilon", self.epsilon)
 
@@ -56,7 +60,10 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan as TOML."""
-        Path(path).write_text(_to_toml(self.to_dict()), encoding="utf-8")
+        try:
+            Path(path).write_text(_to_toml(self.to_dict()), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"the plan cannot be written to {path}: {error}") from error
 
     @classmethod
     def load(cls, path: str | Path, stages: Sequence[type[Any]] = ()) -> "Plan":
@@ -82,10 +89,12 @@ class Plan:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], stages: Sequence[type] = ()) -> "Plan":
         """The plan that `to_dict` described; anything unknown or missing is a ConfigError."""
+        if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+            raise ConfigError(f"a plan is a table of named fields, not {type(values).__name__}.")
         known = {"format", "steps", "delta", "epsilon", "sampling", "bound", "noise"}
         missing, unknown = known - {"epsilon"} - set(values), set(values) - known
         if missing or unknown:
-            raise ConfigError(f"a plan with {_listed(missing, 'missing')}{_listed(unknown, 'unknown')} fields.")
+            raise ConfigError(f"a plan with {_listed(missing, 'missing')}{_listed(unknown, 'unknown')}fields.")
         if values["format"] != "discreet-plan/1":
             raise ConfigError(f"the plan's format is {values['format']!r}; this version reads 'discreet-plan/1'.")
         noise = dict(values["noise"]) if isinstance(values["noise"], Mapping) else {}
@@ -128,7 +137,7 @@ def _describe(stage: Any) -> dict[str, Any]:
 
 def _build(values: Any, classes: Sequence[Any]) -> Any:
     """The stage that `_describe` described, one of `classes`."""
-    if not isinstance(values, Mapping) or "type" not in values:
+    if not isinstance(values, Mapping) or not isinstance(values.get("type"), str):
         raise ConfigError(f"{values!r} does not describe a stage; it needs a table with a type.")
     chosen: Any = {c.__name__: c for c in classes}.get(values["type"])
     if chosen is None:
@@ -149,14 +158,13 @@ def _listed(names: set[str], word: str) -> str:
 
 def _to_toml(values: Mapping[str, Any]) -> str:
     """Plain values, tables and tables in tables as TOML."""
-    import json
-
     lines: list[str] = []
 
     def write(table: Mapping[str, Any], path: str) -> None:
         for key, value in table.items():
             if not isinstance(value, Mapping):
-                lines.append(f"{json.dumps(key) if not key.isidentifier() else key} = {json.dumps(value)}")
+                name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+                lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
         for key, value in table.items():
             if isinstance(value, Mapping):
                 inner = f"{path}.{key}" if path else key

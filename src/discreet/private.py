@@ -76,7 +76,7 @@ class Private:
         self._chunks: deque[_Chunk] = deque()
         self._iteration = 0
         self._since = now()
-        self._padded = False
+        self._length: int | None = None  # of the data a loader of one's own reads, once its collate is made
         self._attached = True
         _ATTACHED.update({id(p): p for p in self._parameters.values()})
         self._guards = [p.register_post_accumulate_grad_hook(_refuse_plain) for p in self._parameters.values()]
@@ -131,7 +131,6 @@ class Private:
         """A collate function for your own DataLoader, for which an empty draw is one padding row."""
         length = length_of(data)
         self.plan.sampling.check_length(length)
-        self._padded = True
         self._length = length
         return PaddedCollate(collate_fn or torch.utils.data.default_collate, data[0])
 
@@ -369,7 +368,7 @@ class BatchSampler:
 
     def __iter__(self) -> Iterator[list[int]]:
         private = self._private
-        if not private._padded:
+        if private._length is None:
             raise ConfigError(
                 "a draw may be empty, of which a DataLoader makes no batch; give it "
                 "collate_fn=private.collate(dataset) beside batch_sampler=private.batch_sampler()."

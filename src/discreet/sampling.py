@@ -41,7 +41,7 @@ class Poisson:
                     f"Poisson's batch_size is {self.batch_size}, larger than the {self.examples} examples; "
                     f"the largest is {self.examples} (every example in every step)."
                 )
-        elif not (isinstance(self.rate, (int, float)) and 0 < self.rate <= 1):
+        elif isinstance(self.rate, bool) or not (isinstance(self.rate, (int, float)) and 1e-100 <= self.rate <= 1):
             raise ConfigError(f"Poisson's rate is {self.rate!r}; it must be a number in (0, 1].")
 
     @property
@@ -61,13 +61,15 @@ class Poisson:
 
     def with_batch_size(self, batch_size: int) -> "Poisson":
         """The same data with another batch size, the rate in proportion."""
-        rate = None if self.rate is None else self.rate * batch_size / self.batch_size
+        rate = None if self.rate is None else min(1.0, self.rate * batch_size / self.batch_size)
         return replace(self, batch_size=batch_size, rate=rate)
 
     @property
     def largest_batch_size(self) -> int:
         """The batch size at which every example takes part in every step."""
-        return self.examples if self.examples is not None else int(self.batch_size / self.exact_rate)
+        return (
+            self.examples if self.examples is not None else int(self.batch_size / self.exact_rate + Fraction(1, 10**9))
+        )
 
     def check_length(self, length: int) -> None:
         """Raise unless data of this length may be drawn from."""

@@ -30,7 +30,7 @@ def test_vectors(rate, multiplier, steps, delta, renyi, tight):
 
 
 def exact_single_step(rate, multiplier, delta):
-    """Epsilon of one step in closed form: the larger of the two directions (THEORY T1)."""
+    """Epsilon of one step in closed form: the larger of the two directions (T1 of docs/theory.md)."""
 
     def x_at(ratio):
         return multiplier**2 * math.log(ratio) + 0.5
@@ -215,3 +215,51 @@ def test_phases_compose():
     more = cost([Phase(0.01, 1.0, 1000), Phase(0.3, 8.0, 20)], 1e-5).epsilon
     assert more > cost([Phase(0.01, 1.0, 1000)], 1e-5).epsilon
     assert math.isinf(cost([Phase(0.01, 1.0, 1000), Phase(0.3, 0.0, 1)], 1e-5).epsilon)
+
+
+@pytest.mark.parametrize(
+    ("rate", "multiplier", "delta"),
+    [(0.5, 0.003, 0.4), (0.3, 0.1, 0.29), (0.9216, 0.2984, 0.7812), (0.7903, 0.3655, 0.5861), (0.05, 0.5, 0.01)],
+)
+def test_between_grid_points_the_figure_is_not_below_the_truth(rate, multiplier, delta):
+    """delta is a straight line in e^epsilon between two points, not in epsilon."""
+
+    def curve(epsilon):
+        x = multiplier**2 * (
+            math.log(math.expm1(epsilon) + rate) - math.log(rate) if epsilon < 30 else epsilon - math.log(rate)
+        )
+        x += 0.5
+        log_zero = norm.logsf(x / multiplier)
+        factor = math.exp(log_zero + epsilon) * -math.expm1(math.log(1 - rate) - epsilon)
+        return rate * norm.sf((x - 1) / multiplier) - factor
+
+    exact = brentq(lambda e: curve(e) - delta, 0, 1e6, xtol=1e-12)
+    found = pld.epsilon([Phase(rate, multiplier, 1)], delta)
+    assert exact * (1 - 1e-9) <= found <= exact * 1.005
+
+
+@pytest.mark.parametrize("multiplier", [1e4, 1e6, 1e8])
+def test_renyi_divergences_that_round_to_zero_do_not_count(multiplier):
+    phase = Phase(0.5, multiplier, 10**6)
+    assert cost([phase], 1e-10).epsilon == pytest.approx(cost_for_search([phase], 1e-10).epsilon)
+    assert cost([phase], 1e-10).epsilon > 0
+
+
+def test_rare_great_gains_do_not_wrap_around():
+    """In the add direction a rare loss of -13 must not reappear at the top of the window."""
+    assert pld.epsilon([Phase(4.254658e-06, 0.37254964, 966_868)], 7.21023e-05) == pytest.approx(1.93451, rel=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("phase", "delta"),
+    [
+        (Phase(0.01, 100.0, 10**6), 0.0398669),
+        (Phase(0.1, 300.0, 10**6), 0.13237166511518392),
+        (Phase(1e-7, 0.002, 10**6), 1e-15),
+        (Phase(0.217, 0.00375, 571_360), 5e-11),
+        (Phase(1e-12, 1.0, 1000), 1e-5),
+    ],
+)
+def test_awkward_figures_need_no_great_memory(phase, delta):
+    found = cost_for_search([phase], delta).epsilon
+    assert 0 <= found <= gdp.epsilon(math.sqrt(phase.steps) / phase.multiplier, delta)

@@ -56,3 +56,9 @@ def test_a_broken_condition_comes_first():
     guarantee = Guarantee(1.0, 1e-5, "example", "zero-out", "proof", (Condition("the seed is known", "broken"),))
     assert str(guarantee).startswith("NOT PRIVATE AS IT STANDS: the seed is known.")
     assert not guarantee.sound
+
+
+def test_infinite_claims_are_valid_json_too():
+    claim = Claim("a paper", math.inf, "unproven", "nothing is known")
+    text = Guarantee(1.0, 1e-5, "example", "zero-out", "proof", claims=(claim,)).to_json()
+    assert json.loads(text, parse_constant=pytest.fail)["claims"][0]["epsilon"] == "inf"

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from discreet.accounting import cost_for_search
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 Unknown = Literal["noise", "steps", "batch_size"]
 
 _MOST_STEPS = 10**7
-_LEAST, _MOST = 1e-2, 1e7  # multipliers searched
+_LEAST, _MOST = 1e-4, 1e7  # multipliers searched
 
 
 def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise") -> "Plan":
@@ -33,6 +34,8 @@ def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise") -> "Pl
     0.97
     """
     positive("epsilon", epsilon)
+    if not hasattr(plan, "mechanism"):
+        raise ConfigError(f"{plan!r} is not a Plan; make one with discreet.Plan or discreet.methods.")
     if solve_for == "noise":
         return replace(_solve_noise(plan, epsilon), epsilon=epsilon)
     if solve_for not in ("steps", "batch_size"):
@@ -72,18 +75,32 @@ def _spent(phase: Phase, delta: float) -> float:
 def _solve_noise(plan: "Plan", epsilon: float) -> "Plan":
     rate, steps, delta = plan.sampling.contract().rate, plan.steps, plan.delta
 
-    def fits(multiplier: float) -> bool:
-        return steps == 0 or _spent(Phase(rate, multiplier, steps), delta) <= epsilon
+    @cache
+    def spent(multiplier: float) -> float:
+        return _spent(Phase(rate, multiplier, steps), delta)
 
-    low, high = _LEAST, 1.0
-    while not fits(high):
+    if steps == 0 or spent(_LEAST) <= epsilon:
+        return replace(plan, mechanism=replace(plan.mechanism, noise=Gaussian(_LEAST)))
+    low, high = 0.5, 1.0
+    while spent(high) > epsilon:
         low, high = high, high * 2
         if high > _MOST:
             raise ConfigError(f"no multiplier up to {_MOST:g} reaches epsilon {epsilon:g} at delta {delta:g}.")
-    while high / low > 1.0005:
+    while spent(low) <= epsilon:
+        low, high = low / 2, low
+    while high / low > 1.0006:
+        # where the line through the logarithms meets the target, a little to either side; never far from the ends
         middle = math.sqrt(low * high)
-        low, high = (low, middle) if fits(middle) else (middle, high)
-    return replace(plan, mechanism=replace(plan.mechanism, noise=Gaussian(_round_up(high))))
+        if spent(high) > 0 and math.isfinite(spent(low)) and high / low < 2.1:
+            share = math.log(spent(low) / epsilon) / math.log(spent(low) / spent(high))
+            guess = low * (high / low) ** share
+            middle = guess * (1.0003 if high / guess > guess / low else 1 / 1.0003)
+            middle = min(max(middle, low * 1.0002), high / 1.0002)
+        low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
+    chosen = _round_up(high)
+    return replace(
+        plan, mechanism=replace(plan.mechanism, noise=Gaussian(chosen if spent(chosen) <= epsilon else high))
+    )
 
 
 def _round_up(multiplier: float) -> float:

@@ -2,7 +2,6 @@
 
 import math
 
-from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
 
@@ -12,15 +11,17 @@ def delta(mu: float, epsilon: float) -> float:
     >>> round(delta(1.0, 0.0), 6)
     0.382925
     """
-    if mu == 0:
-        return 0.0
+    if epsilon == 0:
+        return math.erf(mu / math.sqrt(8))
     return float(ndtr(-epsilon / mu + mu / 2) - math.exp(min(epsilon + log_ndtr(-epsilon / mu - mu / 2), 0.0)))
 
 
 def epsilon(mu: float, target: float) -> float:
-    """The smallest epsilon at delta = `target`, rounded up by 1e-9 of itself."""
+    """The smallest epsilon at delta = `target`, rounded up by what the arithmetic may have lost."""
     if delta(mu, 0.0) <= target:
         return 0.0
+    if mu > 1e100:
+        return math.inf
 
     def excess(value: float) -> float:
         # log-scale difference: both terms of delta may be far below the smallest float
@@ -28,8 +29,12 @@ def epsilon(mu: float, target: float) -> float:
         gap = -math.expm1(min(lower - upper, 0.0))
         return (upper + math.log(gap) if gap > 0 else -math.inf) - math.log(target)
 
-    high = mu * mu / 2 + mu
+    low, high = 0.0, mu * mu / 2 + mu
     while excess(high) > 0:
-        high *= 2
-    low = 0.0
-    return float(brentq(excess, low, high, xtol=1e-300, rtol=1e-12)) * (1 + 1e-9)
+        low, high = high, high * 2
+    for _ in range(200):  # bisection, always on the safe side
+        middle = (low + high) / 2
+        if high - low <= 1e-12 * high or middle in (low, high):
+            break
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return high * (1 + 1e-9 + 1e-15 / mu)

@@ -3,7 +3,7 @@
 import json
 import math
 from dataclasses import asdict, dataclass
-from typing import Literal
+from typing import Any, Literal
 
 Status = Literal["proven", "checked", "assumed", "broken"]
 Verdict = Literal["holds", "holds if", "unproven", "false"]
@@ -57,7 +57,7 @@ class Guarantee:
             parts.append(f"Nothing is proven about the privacy of any {self.unit}: {self.proof}.")
         else:
             parts.append(
-                f"The released model is (ε = {_round_up(self.epsilon)}, δ = {self.delta:g})-differentially private for "
+                f"The released model is (ε = {round_up(self.epsilon)}, δ = {self.delta:g})-differentially private for "
                 f"each {self.unit}: {_NEIGHBOURS[self.adjacency].format(unit=self.unit)}, the probability of any "
                 f"outcome changes by at most a factor of e^ε = {_factor(self.epsilon)}, apart from a probability "
                 f"of δ. Proof: {self.proof}."
@@ -66,7 +66,7 @@ class Guarantee:
             parts.append(f"This is the figure for all {self.steps:,} planned steps; {self.released:,} were released.")
             if self.so_far is not None:
                 parts.append(
-                    f"For those alone ε is {_round_up(self.so_far)}, which may be quoted only if the decision to stop "
+                    f"For those alone ε is {round_up(self.so_far)}, which may be quoted only if the decision to stop "
                     "was not made by looking at the outputs."
                 )
         for status, opening in _OPENINGS.items():
@@ -78,8 +78,7 @@ class Guarantee:
 
     def to_json(self) -> str:
         """The machine-readable twin; infinite figures are the string "inf"."""
-        fields = {"format": "discreet-guarantee/1"} | asdict(self)
-        return json.dumps({k: "inf" if v == math.inf else v for k, v in fields.items()}, ensure_ascii=False, indent=2)
+        return json.dumps(_plain({"format": "discreet-guarantee/1"} | asdict(self)), ensure_ascii=False, indent=2)
 
 
 _NEIGHBOURS = {
@@ -94,18 +93,27 @@ _OPENINGS = {
 }
 
 
-def _round_up(value: float) -> str:
+def _plain(value: Any) -> Any:
+    """The same with infinite figures in words, as JSON has none."""
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return "inf" if value == math.inf else value
+
+
+def round_up(value: float) -> str:
     """Three decimals, or three significant digits below one, never rounded down.
 
-    >>> _round_up(2.38162), _round_up(0.0001234), _round_up(0.0)
+    >>> round_up(2.38162), round_up(0.0001234), round_up(0.0)
     ('2.382', '0.000124', '0')
     """
-    if value == 0 or math.isinf(value):
-        return "0" if value == 0 else "∞"
+    if not 1e-200 < value < 1e200:
+        return "∞" if value > 1 else "0" if value == 0 else f"{value:g}"
     digits = 3 if value >= 1 else 2 - math.floor(math.log10(value))
     scale = 10.0**digits
     return f"{math.ceil(value * scale * (1 - 1e-12)) / scale:.{digits}f}"
 
 
 def _factor(epsilon: float) -> str:
-    return f"{math.exp(epsilon):.4g}" if epsilon < 50 else "more than 10^21"
+    return f"{math.exp(epsilon) * 1.0005:.4g}" if epsilon < 50 else "more than 10^21"

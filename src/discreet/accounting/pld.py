@@ -21,7 +21,7 @@ from discreet.contracts import Phase
 Reals = npt.NDArray[np.floating[Any]]
 
 _GRID = 0.02  # grid step in units of one step's deviation of the loss: inflates epsilon by less than 0.1 %
-_MOST_POINTS = 1 << 20  # a longer grid is coarsened: still an upper bound
+_MOST_POINTS = 1 << 19  # a longer grid is coarsened: still an upper bound
 _ROUND_OFF = 1e-6  # part of delta set aside for float round-off
 
 
@@ -42,14 +42,15 @@ class Losses:
 def epsilon(phases: Sequence[Phase], delta: float) -> float:
     """An upper bound on epsilon at `delta` for phases with rate < 1 or = 1 and multiplier > 0.
 
-    Guarantee: never below the true epsilon of the dominating pairs of THEORY T1, both directions (up to float
-    round-off, for which a millionth of delta is set aside); within 0.5 % of it wherever the grid is not capped.
+    Guarantee: never below the true epsilon of the dominating pairs (T1 of docs/theory.md), both directions; a bound on
+    the round-off of the Fourier transforms is added, and a millionth of delta is set aside for that of everything else.
     """
     deviation = math.sqrt(sum(p.steps * _variance(p) for p in phases) / sum(p.steps for p in phases))
     step = _GRID * deviation
     answer = _epsilon_on_grid(phases, delta, step)
     if 0 < answer < 1000 * step:  # few releases: the tail of one step decides, and the bulk's grid is too coarse
-        answer = min(answer, _epsilon_on_grid(phases, delta, answer / 2000))
+        spread = deviation * math.sqrt(sum(p.steps for p in phases))
+        answer = min(answer, _epsilon_on_grid(phases, delta, max(answer / 2000, 32 * spread / _MOST_POINTS)))
     return answer
 
 
@@ -172,6 +173,8 @@ def compose(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> floa
         return math.inf
     coarse = [_coarsen(p) for p in parts]
     best, ceiling = _chernoff(coarse, steps, allowed)
+    parts = [_raise_low(p, -ceiling) for p in parts]
+    coarse = [_coarsen(p) for p in parts]
     tilt = _mild_tilt(coarse, steps, best, ceiling, allowed)
     tilted = [_tilt(p, tilt) for p in parts]
     log_total = sum(t * k.log_total for k, t in zip(tilted, steps, strict=True))
@@ -190,36 +193,66 @@ def compose(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> floa
     left = 6.0 * deviation
     while True:  # what lies below the window wraps around to its top, which only adds to delta: keep it small
         low = max(least, math.floor((min(mean, ceiling) - left) / grid))
-        if low == least or grid * low <= 0 or _mass_below(coarse, steps, grid * low, tilt, log_total) <= 1e-7:
+        wrapped = _mass_below(coarse, steps, grid * low, tilt, log_total) * math.exp(log_total - tilt * ceiling / 2)
+        if low == least or wrapped <= 1e-5 * allowed:
             break
         left *= 1.5
+    if high - low > 16 * _MOST_POINTS:  # too long to be worth it: another bound will do
+        return math.inf
     size = next_fast_len(high - low + 1, real=True)
-    spectrum = np.ones(size // 2 + 1, np.complex128)
-    for losses, kept, count in zip(parts, tilted, steps, strict=True):
-        folded = np.bincount((int(losses.first) + np.arange(len(kept.masses))) % size, kept.masses, minlength=size)
-        one = rfft(folded)
-        spectrum *= np.abs(one) ** count * np.exp(1j * (count * np.angle(one)))
-    total = np.roll(np.maximum(irfft(spectrum, size), 0), -(low % size))
     values = grid * (low + np.arange(size))
     # the mass at a value is its tilted mass * exp(log_total - tilt * value); in units of the delta that is allowed:
-    with np.errstate(divide="ignore", over="ignore"):
-        masses = np.exp(np.log(total) + log_total - tilt * values - math.log(allowed - beyond))
-    return _solve(values, masses)
+    with np.errstate(over="ignore"):
+        scales = np.exp(log_total - tilt * values - math.log(allowed - beyond))
+    answer = math.inf
+    for precision in (np.float64, np.longdouble):
+        total, error = _sum(parts, tilted, steps, size, precision)
+        with np.errstate(over="ignore", invalid="ignore"):
+            rolled = np.roll(total, -(low % size))
+            masses = np.where(rolled > 0, rolled * scales, 0.0)
+        answer = min(answer, _solve(values, masses, error * scales))
+        at = 0 if math.isinf(answer) else min(size - 1, max(0, int((answer - values[0]) / grid)))
+        if math.isfinite(answer) and error * scales[at] < 1e-3:
+            break
+    return answer
 
 
-def _solve(values: Reals, masses: Reals) -> float:
-    """An upper bound on the epsilon at which delta is 1.
+def _sum(
+    parts: Sequence[Losses], tilted: "Sequence[_Tilted]", steps: Sequence[int], size: int, precision: type[Any]
+) -> tuple[Reals, float]:
+    """The tilted distribution of the sum of all steps' losses, modulo `size`, and a bound on its error over all points.
 
-    delta is the sum over values above epsilon of mass * (1 - e^(epsilon - value)). Every term is positive, so nothing
-    cancels; between two points delta is convex, so a straight line is above it.
+    A coefficient's error is some roundings and grows with the power; all points' errors together are at most its norm.
+    """
+    spectrum = np.ones(size // 2 + 1, np.result_type(precision, np.complex64))
+    for losses, kept, count in zip(parts, tilted, steps, strict=True):
+        folded = np.bincount((int(losses.first) + np.arange(len(kept.masses))) % size, kept.masses, minlength=size)
+        one = rfft(folded.astype(precision))
+        spectrum *= np.abs(one) ** count * np.exp(1j * (count * np.angle(one)))
+    error = (
+        float(np.finfo(precision).eps)
+        * math.log2(size)
+        * (1 + sum(steps))
+        * float(np.linalg.norm(spectrum.astype(complex)))
+    )
+    return np.maximum(irfft(spectrum, size), 0).astype(float), error
+
+
+def _solve(values: Reals, masses: Reals, errors: Reals) -> float:
+    """The epsilon at which delta is 1.
+
+    delta is the sum over values above epsilon of mass * (1 - e^(epsilon - value)), plus its error. Every term is
+    positive, so nothing cancels; between two points delta is a straight line in e^epsilon.
     """
 
     def delta(i: int) -> float:
         with np.errstate(over="ignore", invalid="ignore"):
-            found = float(masses[i + 1 :] @ -np.expm1(values[i] - values[i + 1 :]))
+            found = float(masses[i + 1 :] @ -np.expm1(values[i] - values[i + 1 :])) + float(errors[i])
         return math.inf if math.isnan(found) else found
 
-    low, high = -1, len(values) - 1  # delta at the last point is 0
+    low, high = -1, len(values) - 1
+    if delta(high) > 1:
+        return math.inf
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if delta(middle) <= 1 else (middle, high)
@@ -227,7 +260,8 @@ def _solve(values: Reals, masses: Reals) -> float:
         return max(0.0, float(values[high]))
     above, below = delta(low), delta(high)
     share = (above - 1) / (above - below)
-    return max(0.0, float(values[low] + share * (values[high] - values[low])))
+    gap = float(values[high] - values[low])
+    return max(0.0, float(values[high]) + math.log(share + (1 - share) * math.exp(-gap)))
 
 
 @dataclass(frozen=True)
@@ -254,6 +288,16 @@ def _tilt(losses: Losses, tilt: float) -> _Tilted:
 def _log_moment(parts: Sequence[Losses], steps: Sequence[int], tilt: float) -> float:
     """log E[e^(tilt * loss)] of the whole run."""
     return sum(count * _tilt(losses, tilt).log_total for losses, count in zip(parts, steps, strict=True))
+
+
+def _raise_low(losses: Losses, least: float) -> Losses:
+    """The same with losses below `least` raised to it: a rare great gain counts for no more than a small one."""
+    below = math.ceil(least / losses.step) - int(losses.first)
+    if below <= 0:
+        return losses
+    masses = losses.masses[below:].copy()
+    masses[0] += losses.masses[:below].sum()
+    return Losses(losses.step, losses.first + below, masses, losses.infinity)
 
 
 def _coarsen(losses: Losses) -> Losses:
@@ -284,7 +328,7 @@ def _chernoff(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> tu
 def _mild_tilt(parts: Sequence[Losses], steps: Sequence[int], best: float, ceiling: float, delta: float) -> float:
     """The smallest tilt under which round-off is a negligible part of delta (a strong one makes tails heavy)."""
     for part in np.linspace(0, 1, 41):
-        if _log_moment(parts, steps, part * best) - part * best * ceiling <= math.log(delta) + 14:
+        if _log_moment(parts, steps, part * best) - part * best * ceiling <= math.log(delta) + 11:
             return float(part * best)
     return best
 

@@ -30,6 +30,8 @@ class PerLayerClip:
             if not self.norms:
                 raise ConfigError("PerLayerClip's norms are empty; give a norm for every parameter or module.")
             for name, norm in self.norms.items():
+                if not isinstance(name, str):
+                    raise ConfigError(f"PerLayerClip names {name!r}; give the names of parameters or modules.")
                 positive(f"PerLayerClip's norm for {name!r}", norm)
             object.__setattr__(self, "norms", dict(self.norms))
         else:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 class Gaussian:
     """Independent normal noise on every coordinate of the bounded sum.
 
-    `Gaussian(multiplier)` is relative to what one unit may change: the effective multiplier of THEORY T6,
+    `Gaussian(multiplier)` is relative to what one unit may change: the effective multiplier of T6 of docs/theory.md,
     whatever the blocks. `Gaussian(std=s)` is an absolute standard deviation on the sum. `Gaussian()` is
     to be solved by `calibrate`. `Gaussian(0)` adds nothing, and proves nothing.
     """
