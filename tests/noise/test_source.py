@@ -33,6 +33,7 @@ class Words(Source):
     """A source whose bytes are given, to look at the extremes."""
 
     def __init__(self, words, angles):
+        super().__init__(bytes(32))
         self._bytes = np.concatenate(
             [np.array(words, np.int64).view(np.uint8), np.array(angles, np.int32).view(np.uint8)]
         )

@@ -14,7 +14,7 @@ from discreet.errors import PrivacyError
 from discreet.gradients.graph import Edge, Graph, walk
 from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, as_use, read
 from discreet.gradients.sites import REARRANGEMENTS, Analysis, Site, analyse, gradients_at
-from discreet.gradients.uses import Materialised, OuterProducts, Use, parts, squared_norms, sum_dtype
+from discreet.gradients.uses import Materialised, OuterProducts, Use, Workspace, parts, squared_norms, sum_dtype
 
 _MOST_KNOWN = 256  # structures remembered; models unrolled over time have one for each length
 
@@ -31,13 +31,15 @@ class Engine:
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._names = {id(p): name for name, p in self.parameters.items()}
         self._known: dict[tuple[Any, ...], Analysis] = {}
+        self._workspace = Workspace()
 
     def gradients(self, losses: Tensor, units: int, *, since: int = 0, probe: bool = False) -> "UnitGradients":
         """The gradients of each unit's loss; unit i has rows i * k to (i + 1) * k of the losses.
 
-        `since` is the oldest op that may take part. The isolation of units is probed wherever the graph has a new
+        What is returned is valid until the next call. `since` is the oldest op that may take part. The isolation of units is probed wherever the graph has a new
         structure, and always if `probe`.
         """
+        self._workspace.restart()
         graph = walk(losses, self._names, since)
         refuse_by_name(graph, units)
         if units == 1:
@@ -104,7 +106,8 @@ class Engine:
             return None
         others = {k: g for k, g in reached.items() if k}
         values, rows = saved[site.node, number], site.outputs[0].rows
-        call = Call(units, rows, reached[0], others, number, graph.shape(edge), values, self._dtype(site, number))
+        shape, dtype = graph.shape(edge), self._dtype(site, number)
+        call = Call(units, rows, reached[0], others, number, shape, values, dtype, self._workspace)
         made = rule.make(call)
         return None if made is None else as_use(made)
 

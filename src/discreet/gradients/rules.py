@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from discreet.gradients.rows import Rows
-from discreet.gradients.uses import KEEP_BYTES, Materialised, OuterProducts, Use, parts, squared_norms
+from discreet.gradients.uses import KEEP_BYTES, Materialised, OuterProducts, Use, Workspace, parts, squared_norms
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,7 @@ class Call:
 
     `gradient` is the gradient of the sum of the losses for the op's first output, `others` those for further ones;
     `rows` says where the units stand in it; `number` is that of the input, `shape` its shape; `saved` holds what the
-    rule asked for; sums are taken in `dtype`.
+    rule asked for; sums are taken in `dtype`; what is kept may be made in `workspace`.
     """
 
     units: int
@@ -34,6 +34,7 @@ class Call:
     shape: torch.Size
     saved: Mapping[str, Any]
     dtype: torch.dtype
+    workspace: Workspace
 
     def split(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units, rows, ...], in the dtype sums are taken in."""
@@ -185,7 +186,7 @@ def _product(call: Call, left: Tensor | None, alpha: float) -> Use | None:
     if left is None or call.rows.dim != 0:
         return None
     right = call.split(call.gradient)
-    return OuterProducts(call.split(left), right if alpha == 1 else right * alpha)
+    return OuterProducts(call.split(left), right if alpha == 1 else right * alpha, workspace=call.workspace)
 
 
 # --- broadcasting: a parameter that meets every row ---------------------------------------------------------------
@@ -396,7 +397,8 @@ def _convolution(call: Call) -> Use | None:
     if call.rows.dim != 0:
         return None
     saved = {name: call.saved[name] for name in _CONVOLUTION[2:]}
-    return Convolution(call.images(call.saved["input"]), call.images(call.gradient), call.units, call.shape, saved)
+    images, gradients = call.images(call.saved["input"]), call.images(call.gradient)
+    return Convolution(images, gradients, call.units, call.shape, saved, call.workspace)
 
 
 @rule("ConvolutionBackward0", 2)
@@ -414,16 +416,22 @@ class Convolution:
     """
 
     def __init__(
-        self, inputs: Tensor, gradients: Tensor, units: int, shape: torch.Size, settings: Mapping[str, Any]
+        self,
+        inputs: Tensor,
+        gradients: Tensor,
+        units: int,
+        shape: torch.Size,
+        settings: Mapping[str, Any],
+        workspace: Workspace,
     ) -> None:
         self.inputs, self.gradients, self.units, self.shape = inputs, gradients, units, shape
-        self.settings = settings
+        self.settings, self.workspace = settings, workspace
         self._kept: Tensor | None = None
 
     def norms(self) -> Tensor:
         bytes_per_unit = self.shape.numel() * self.inputs.element_size()
         if self.units * bytes_per_unit <= KEEP_BYTES_CONVOLUTION:
-            self._kept = self._each(0, self.units)
+            self._kept = self._each(0, self.units, keep=True)
             return squared_norms(self._kept)
         return torch.cat([squared_norms(self._each(i, j)) for i, j in parts(self.units, bytes_per_unit)])
 
@@ -449,7 +457,7 @@ class Convolution:
         def of(images: Tensor) -> Tensor:
             return images.unflatten(0, (self.units, -1))[units].flatten(0, 1)
 
-        return Convolution(of(self.inputs), of(self.gradients), len(units), self.shape, self.settings)
+        return Convolution(of(self.inputs), of(self.gradients), len(units), self.shape, self.settings, Workspace())
 
     def _shaped(self, flat: Tensor) -> Tensor:
         """[n, groups * window, outputs of a group] as [n, *shape of the weight]."""
@@ -458,7 +466,7 @@ class Convolution:
         window = flat.reshape(-1, groups, math.prod(rest), outputs)
         return window.transpose(2, 3).reshape(-1, *self.shape)
 
-    def _each(self, start: int, stop: int) -> Tensor:
+    def _each(self, start: int, stop: int, *, keep: bool = False) -> Tensor:
         """The gradients of units start..stop as [n, groups, window, outputs of a group]."""
         s, per_unit = self.settings, self.inputs.shape[0] // self.units
         inputs, outputs = (self.gradients, self.inputs) if s["transposed"] else (self.inputs, self.gradients)
@@ -466,7 +474,8 @@ class Convolution:
         padding = [int(p) for p in reversed(s["padding"]) for _ in range(2)]
         kernel = self.shape[2:]
         window, channels = math.prod(self.shape[1:]), outputs.shape[1] // groups
-        found = inputs.new_empty(stop - start, groups, window, channels)
+        shape = (stop - start, groups, window, channels)
+        found = self.workspace.take(*shape, like=inputs) if keep else inputs.new_empty(shape)
         places_per_unit = per_unit * math.prod(outputs.shape[2:])
         size = max(1, WINDOW_BYTES // (groups * window * places_per_unit * inputs.element_size()))
         for first in range(start, stop, size):

@@ -5,6 +5,7 @@ A use answers three questions, for units 0..n-1 of a batch: `norms()`, the squar
 themselves. `select(units)` is the same use for some of the units only.
 """
 
+import math
 from typing import Protocol
 
 import torch
@@ -52,6 +53,30 @@ def parts(units: int, bytes_per_unit: int) -> list[tuple[int, int]]:
     return [(start, min(units, start + size)) for start in range(0, units, size)]
 
 
+class Workspace:
+    """Memory that kept gradients are made in, step after step: fresh pages cost as much as the arithmetic.
+
+    What it hands out is valid until `restart`, which the engine calls for each batch.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: list[Tensor] = []
+        self._next = 0
+
+    def restart(self) -> None:
+        self._next = 0
+
+    def take(self, *shape: int, like: Tensor) -> Tensor:
+        """A tensor of this shape; the same memory as in the last batch where it is large enough."""
+        size, i = math.prod(shape), self._next
+        self._next += 1
+        if i == len(self._rooms):
+            self._rooms.append(like.new_empty(0))
+        if self._rooms[i].numel() < size or (self._rooms[i].dtype, self._rooms[i].device) != (like.dtype, like.device):
+            self._rooms[i] = like.new_empty(size + size // 8)  # the size of a batch varies from draw to draw
+        return self._rooms[i][:size].view(shape)
+
+
 class Materialised:
     """Gradients that are there already, [units, *shape]: biases, scales, whatever is small."""
 
@@ -81,18 +106,22 @@ class OuterProducts:
     `shape` is that of the gradient where it has further dimensions of size 1.
     """
 
-    def __init__(self, left: Tensor, right: Tensor, shape: tuple[int, ...] | None = None) -> None:
+    def __init__(
+        self, left: Tensor, right: Tensor, shape: tuple[int, ...] | None = None, workspace: Workspace | None = None
+    ) -> None:
         self.left, self.right, self.units = left, right, len(left)
+        self.workspace = Workspace() if workspace is None else workspace
         self.shape = (left.shape[2], right.shape[2]) if shape is None else shape
         self._kept: Tensor | None = None
 
     def transposed(self) -> "OuterProducts":
-        return OuterProducts(self.right, self.left)
+        return OuterProducts(self.right, self.left, workspace=self.workspace)
 
     def joined(self, others: "list[OuterProducts]") -> "OuterProducts":
         """All of them as one use: the rows of several calls of a layer count like more rows of one."""
         uses = [self, *others]
-        return OuterProducts(torch.cat([u.left for u in uses], 1), torch.cat([u.right for u in uses], 1), self.shape)
+        left, right = torch.cat([u.left for u in uses], 1), torch.cat([u.right for u in uses], 1)
+        return OuterProducts(left, right, self.shape, self.workspace)
 
     def norms(self) -> Tensor:
         left, right = self.left, self.right
@@ -102,7 +131,7 @@ class OuterProducts:
         if rows * rows * (a + b) < 16 * a * b:
             return self._gram_norms()
         if units * a * b * left.element_size() <= KEEP_BYTES:
-            self._kept = torch.bmm(left.mT, right)
+            self._kept = torch.bmm(left.mT, right, out=self.workspace.take(units, a, b, like=left))
             return squared_norms(self._kept)
         pieces = [squared_norms(self.each(i, j)) for i, j in parts(units, a * b * left.element_size())]
         return torch.cat(pieces)

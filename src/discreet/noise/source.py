@@ -13,8 +13,9 @@ from torch import Tensor
 
 Octets = npt.NDArray[np.uint8]
 Coins = npt.NDArray[np.bool_]
+Rooms = dict[tuple[int, torch.dtype], tuple[Octets, list[Tensor]]]
 
-CHUNK = 1 << 17  # values drawn at a time: the working set stays in the cache
+CHUNK = 1 << 19  # values drawn at a time: each call on a chunk is worth its own cost
 _ZEROS = memoryview(bytes(6 * CHUNK + 12))
 
 
@@ -26,8 +27,9 @@ class Source:
     a number; two streams of one root never share a key.
     """
 
-    def __init__(self, key: bytes) -> None:
+    def __init__(self, key: bytes, rooms: "Rooms | None" = None) -> None:
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._rooms = {} if rooms is None else rooms
 
     def octets(self, count: int, room: Octets | None = None) -> Octets:
         """`count` uniform bytes, in `room` (at least 16 bytes longer) if there is one."""
@@ -46,8 +48,10 @@ class Source:
         standard deviations) nor its neighbourhood of zero is rounded away, and an angle from 32 more, in out's dtype.
         """
         most = (min(len(out), CHUNK) + 1) // 2  # pairs at a time; their rooms are used again and again
-        octets, squared = np.empty(12 * most + 16, np.uint8), torch.empty(most, dtype=torch.float64)
-        radii, angles, cosines = (torch.empty(most, dtype=out.dtype) for _ in range(3))
+        if (most, out.dtype) not in self._rooms:
+            floats = [torch.empty(most, dtype=dtype) for dtype in (torch.float64, out.dtype, out.dtype, out.dtype)]
+            self._rooms[most, out.dtype] = np.empty(12 * most + 16, np.uint8), floats
+        octets, (squared, radii, angles, cosines) = self._rooms[most, out.dtype]
         for start in range(0, len(out), CHUNK):
             part = out[start : start + CHUNK]
             pairs, rest = (len(part) + 1) // 2, len(part) // 2
@@ -90,10 +94,11 @@ class Root:
         self.seeded = seed is not None
         self._key = hashlib.sha256(f"discreet seed {seed}".encode()).digest() if self.seeded else os.urandom(32)
         self._process = os.getpid()
+        self._rooms: Rooms = {}  # where all streams work, one after another: fresh memory is dear
 
     def stream(self, purpose: str, number: int) -> Source:
         """The stream for `purpose` at step `number`. Ask once for each pair: asking again repeats the stream."""
         if self._process != os.getpid() and not self.seeded:
             self._key, self._process = os.urandom(32), os.getpid()
         label = f"{purpose} {number}".encode()
-        return Source(hashlib.blake2b(label, key=self._key, digest_size=32).digest())
+        return Source(hashlib.blake2b(label, key=self._key, digest_size=32).digest(), self._rooms)
