@@ -36,8 +36,8 @@ class Engine:
     def gradients(self, losses: Tensor, units: int, *, since: int = 0, probe: bool = False) -> "UnitGradients":
         """The gradients of each unit's loss; unit i has rows i * k to (i + 1) * k of the losses.
 
-        What is returned is valid until the next call. `since` is the oldest op that may take part. The isolation of units is probed wherever the graph has a new
-        structure, and always if `probe`.
+        What is returned is valid until the next call. `since` is the oldest op that may take part. The isolation of
+        units is probed wherever the graph has a new structure, and always if `probe`.
         """
         self._workspace.restart()
         graph = walk(losses, self._names, since)
