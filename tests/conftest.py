@@ -4,10 +4,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, settings
 
-settings.register_profile(
-    "repo", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
-)
-settings.load_profile("repo")
+QUIET = [HealthCheck.too_slow, HealthCheck.data_too_large]
+settings.register_profile("repo", deadline=None, derandomize=True, suppress_health_check=QUIET)
+settings.register_profile("soak", deadline=None, max_examples=1000, suppress_health_check=QUIET)
+settings.load_profile("soak" if os.environ.get("DISCREET_SOAK") else "repo")
 torch.set_num_threads(1)
 
 
@@ -15,9 +15,3 @@ torch.set_num_threads(1)
 def _fixed_models():
     """Models and data are the same in every run; the library draws nothing from this generator but probe labels."""
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def soak():
-    """How many times more a long test repeats under `make soak`."""
-    return 20 if os.environ.get("DISCREET_SOAK") else 1

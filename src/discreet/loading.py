@@ -114,7 +114,7 @@ def constant_like(batch: Any) -> Any:
     if isinstance(batch, np.ndarray):
         return np.zeros_like(batch)
     if isinstance(batch, Mapping):
-        return type(batch)({key: constant_like(value) for key, value in batch.items()})  # type: ignore[call-arg]  # like torch's collate: mappings are made from a dict
+        return type(batch)({key: constant_like(value) for key, value in batch.items()})
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(constant_like(value) for value in batch))
     if isinstance(batch, (list, tuple)):

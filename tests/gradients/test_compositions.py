@@ -51,8 +51,9 @@ def vector_models(draw):
             st.sampled_from(
                 [
                     lambda: nn.Linear(4, 4, bias=draw(st.booleans())),
-                    lambda: nn.LayerNorm(4),
-                    lambda: nn.RMSNorm(4),
+                    lambda: nn.LayerNorm(4, eps=1e-2),
+                    # without a constant, dead inputs would magnify the rounding between two forward passes a millionfold
+                    lambda: nn.RMSNorm(4, eps=1e-2),
                     lambda: Residual(nn.Linear(4, 4), draw(st.booleans())),
                     lambda: Twice(nn.Linear(4, 4)),
                     lambda: Scaled(draw(st.sampled_from([(4,), (1, 4), ()]))),
