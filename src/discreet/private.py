@@ -203,7 +203,7 @@ class Private:
         self._chunks.popleft()
         self._since = now()
         if chunk.last:
-            self._release(chunk)
+            self._release()
         return chunk.last
 
     def _current(self) -> _Chunk:
@@ -256,16 +256,16 @@ class Private:
                     "bounds its gradient; detach and attach again."
                 )
 
-    def _release(self, chunk: _Chunk) -> None:
+    def _release(self) -> None:
         """Count the step, then add the noise, divide by the public batch size and assign the gradients."""
         if self.remaining == 0:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
+        stream = self._root.stream("noise", self.released)  # the count goes up before the noise is drawn: never twice
         self._ledger.spend()
         contract = self.plan.mechanism.bound.contract(self._layout, self._state)
         scales: dict[str, float] = {}
         for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
             scales.update(dict.fromkeys(block.members, scale))
-        stream = self._root.stream("noise", chunk.step)
         noise = self.plan.mechanism.noise
         released = self._sums.release(noise, scales, stream, self.plan.sampling.batch_size)
         for name, gradient in released.items():

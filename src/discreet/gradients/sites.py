@@ -108,7 +108,7 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
         inputs = tuple(k for k, e in enumerate(graph.inputs[n]) if e is not None and e[0] in shared)
         if matches:
             sites.append(Site(n, matches, inputs, {k: below[_child(graph, n, k)] for k in inputs}))
-    evident = all(m.evident for matches in carrying.values() for m in matches.values())
+    evident = all(matches and all(m.evident for m in matches.values()) for matches in carrying.values())
     evident = evident and not any(graph.name(i) in ROW_MOVERS for i in range(len(graph.nodes)))
     return Analysis(tuple(sites), evident, any(_recomputes(graph.nodes[site.node]) for site in sites)), gradients
 
