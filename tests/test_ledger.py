@@ -27,7 +27,7 @@ def spent(path, count=3):
 def test_releases_are_counted_and_run_length_encoded():
     ledger = spent(None)
     assert ledger.released == 3
-    assert ledger.phases == (Phase(0.25, 1.0, 3),)
+    assert ledger.phases == (Phase(0.25, 1.0, 3, adjacency="zero-out"),)
 
 
 def test_a_file_continues_where_it_ended(tmp_path):
@@ -80,7 +80,7 @@ def test_a_torn_last_line_counts_as_spent(tmp_path, keep, releases, bound):
     path.write_bytes(whole[: start + keep] if keep > 0 else whole[:keep])
     again = Ledger(path, plan(bound=bound), LAYOUT)
     assert again.released == releases + 1
-    assert again.phases == (Phase(0.25, 1.0, releases + 1),)
+    assert again.phases == (Phase(0.25, 1.0, releases + 1, adjacency="zero-out"),)
     again.close()
     assert json.loads(path.read_text().splitlines()[-1])["recovered"] is True
     assert Ledger(path, plan(bound=bound), LAYOUT).released == releases + 1

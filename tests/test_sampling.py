@@ -1,5 +1,6 @@
 import math
 from fractions import Fraction
+from functools import partial
 
 import numpy as np
 import pytest
@@ -7,6 +8,10 @@ from scipy import stats
 
 from discreet import ConfigError, Poisson
 from discreet.noise.source import Root
+
+
+def streams(root):
+    return partial(root.stream, "sampling")
 
 
 def test_the_rate_is_exactly_batch_size_over_examples():
@@ -22,7 +27,7 @@ def test_adjacency_follows_from_what_is_public():
 def test_sizes_are_binomial_and_members_equally_likely():
     """2,000 draws of 100 examples: chi-square of the sizes, and of the members; false-alarm rate 1e-6 each."""
     sampler, root = Poisson(examples=100, batch_size=7), Root(seed=1)
-    draws = [sampler.draw(100, root.stream("sampling", i)) for i in range(2000)]
+    draws = [sampler.draw(100, i, 0, streams(root)) for i in range(2000)]
     sizes = np.bincount([len(d) for d in draws], minlength=101)
     edges = list(range(3, 12))
     expected = stats.binom.pmf(np.arange(101), 100, 0.07) * 2000
@@ -36,8 +41,8 @@ def test_sizes_are_binomial_and_members_equally_likely():
 
 def test_rate_one_draws_everything_and_small_rates_may_draw_nothing():
     root = Root(seed=2)
-    assert len(Poisson(examples=50, batch_size=50).draw(50, root.stream("sampling", 0))) == 50
-    empty = [len(Poisson(examples=50, batch_size=1).draw(50, root.stream("sampling", i))) == 0 for i in range(400)]
+    assert len(Poisson(examples=50, batch_size=50).draw(50, 0, 0, streams(root))) == 50
+    empty = [len(Poisson(examples=50, batch_size=1).draw(50, i, 0, streams(root))) == 0 for i in range(400)]
     share = sum(empty) / 400  # (1 - 1/50)^50 = 0.364; six standard deviations of 0.024
     assert abs(share - 0.98**50) < 6 * math.sqrt(0.364 * 0.636 / 400)
 

@@ -7,53 +7,78 @@ if TYPE_CHECKING:
     from discreet import methods
     from discreet.accounting.calibrate import calibrate
     from discreet.accounting.guarantee import Claim, Condition, Guarantee
+    from discreet.accounting.tuning import Tuning, tuning_cost
     from discreet.bounds import AutomaticClip, Clip, PerLayerClip
     from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
     from discreet.mechanism import Mechanism
-    from discreet.noise import Gaussian
+    from discreet.noise import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
     from discreet.plan import Plan
     from discreet.private import Private, attach
-    from discreet.sampling import Poisson
+    from discreet.sampling import FixedBatches, FixedSize, Poisson, Shuffled
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AirySquared": "noise",
     "AutomaticClip": "bounds",
     "BudgetExhausted": "errors",
+    "Cauchy": "noise",
     "Claim": "accounting.guarantee",
     "Clip": "bounds",
     "Condition": "accounting.guarantee",
     "ConfigError": "errors",
+    "FixedBatches": "sampling",
+    "FixedSize": "sampling",
     "Gaussian": "noise",
     "Guarantee": "accounting.guarantee",
+    "Laplace": "noise",
+    "Logistic": "noise",
     "Mechanism": "mechanism",
     "PerLayerClip": "bounds",
     "Plan": "plan",
     "Poisson": "sampling",
-    "Private": "private",
     "PrivacyError": "errors",
+    "Private": "private",
+    "Sech": "noise",
+    "Shuffled": "sampling",
+    "StudentT": "noise",
+    "Tuning": "accounting.tuning",
+    "VarianceGamma": "noise",
     "attach": "private",
     "calibrate": "accounting.calibrate",
+    "tuning_cost": "accounting.tuning",
 }
 
 __all__ = [
+    "AirySquared",
     "AutomaticClip",
     "BudgetExhausted",
+    "Cauchy",
     "Claim",
     "Clip",
     "Condition",
     "ConfigError",
+    "FixedBatches",
+    "FixedSize",
     "Gaussian",
     "Guarantee",
+    "Laplace",
+    "Logistic",
     "Mechanism",
     "PerLayerClip",
     "Plan",
     "Poisson",
     "PrivacyError",
     "Private",
+    "Sech",
+    "Shuffled",
+    "StudentT",
+    "Tuning",
+    "VarianceGamma",
     "attach",
     "calibrate",
     "methods",
+    "tuning_cost",
 ]
 
 

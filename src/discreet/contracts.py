@@ -1,7 +1,8 @@
 """What stages say of themselves: frozen values, no torch, no behaviour beyond arithmetic."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal, Protocol
 
 
 @dataclass(frozen=True)
@@ -25,22 +26,102 @@ class Block:
     size: int
 
 
+class Contract(Protocol):
+    """What one unit may change, in the only words that accounting knows.
+
+    `blocks` are l2 balls: block l of the sum moves by at most `blocks[l].norm`. `magnitudes`, where there are any,
+    bound every coordinate: some permutation of the coordinates is at most this large, one by one. `premises` are
+    what the figures rest on beyond the bound itself.
+    """
+
+    @property
+    def blocks(self) -> tuple[Block, ...]: ...
+    @property
+    def magnitudes(self) -> "Magnitudes | None": ...
+    @property
+    def premises(self) -> tuple[str, ...]: ...
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """`counts[i]` coordinates that one unit may move by at most `levels[i]` each."""
+
+    levels: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def norm(self) -> float:
+        return math.sqrt(math.fsum(c * x * x for x, c in zip(self.levels, self.counts, strict=True)))
+
+
 @dataclass(frozen=True)
 class Blocks:
-    """What one unit may change: each block by at most its norm, all blocks at once.
+    """Balls in l2, one or several: each block moves by at most its norm, all blocks at once.
 
     Guarantee: for sums over batches that differ in one unit, block l moves by at most `blocks[l].norm`
     in l2, so the whole moves by at most `norm` = sqrt(sum of squares).
     """
 
     blocks: tuple[Block, ...]
+    premises: tuple[str, ...] = ()
+    magnitudes: ClassVar[None] = None
 
     @property
     def norm(self) -> float:
-        return math.hypot(*(block.norm for block in self.blocks))
+        return norm_of(self)
 
 
-def effective_multiplier(contract: Blocks, scales: tuple[float, ...]) -> float:
+@dataclass(frozen=True)
+class Box:
+    """Every coordinate of the `members` moves by at most `limit`; so in l2 by at most limit * sqrt(size)."""
+
+    members: tuple[str, ...]
+    limit: float
+    size: int
+    premises: tuple[str, ...] = ()
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (Block(self.members, self.limit * math.sqrt(self.size), self.size),)
+
+    @property
+    def magnitudes(self) -> Magnitudes:
+        return Magnitudes((self.limit,), (self.size,))
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """The coordinates' magnitudes, sorted, are at most the envelope's; which coordinate is which is free."""
+
+    members: tuple[str, ...]
+    magnitudes: Magnitudes
+    premises: tuple[str, ...] = ()
+
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        return (Block(self.members, self.magnitudes.norm, sum(self.magnitudes.counts)),)
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Balls that hold by the shape of a network, its enforced weights and inputs, and its loss: no gradient is cut."""
+
+    blocks: tuple[Block, ...]
+    premises: tuple[str, ...]
+    magnitudes: ClassVar[None] = None
+
+
+def norm_of(contract: Contract) -> float:
+    """The most one unit may move the whole sum, in l2."""
+    return math.hypot(*(block.norm for block in contract.blocks))
+
+
+def doubled(contract: Contract) -> Blocks:
+    """What changes where a unit can turn one bounded vector into any other: twice as much (microbatches)."""
+    return Blocks(tuple(replace(b, norm=2 * b.norm) for b in contract.blocks), contract.premises)
+
+
+def effective_multiplier(contract: Contract, scales: tuple[float, ...]) -> float:
     """The noise multiplier of several Gaussian queries on one batch (T6 of docs/theory.md).
 
     1 / multiplier^2 = sum over blocks of norm_l^2 / scale_l^2; the blocks share one sampling coin,
@@ -55,23 +136,92 @@ def effective_multiplier(contract: Blocks, scales: tuple[float, ...]) -> float:
     return 1 / math.hypot(*ratios)
 
 
+Adjacency = Literal["add-remove", "zero-out", "replace"]
+Scheme = Literal["poisson", "fixed-size", "fixed-batches"]
+
+
 @dataclass(frozen=True)
 class Participation:
-    """Who takes part in a step: each unit independently with probability `rate` (Poisson sampling).
+    """Who takes part in one release, and under which relation between data sets that is analysed.
 
-    `adjacency` is the relation under which the sampler is analysed: "zero-out" where the number of
-    units is public, "add-remove" where it is secret. Both have the same epsilon (T1 of docs/theory.md).
+    - scheme "poisson": each unit by its own coin of probability `rate` (rate 1: always);
+    - "fixed-size": a set of fixed size, drawn anew without replacement, of which a unit is part with `rate`;
+    - "fixed-batches": one of several fixed batches, each with probability `rate`.
+
+    `adjacency` is "add-remove" where the number of units is secret, "zero-out" where it is public (a unit's record
+    is replaced by one that contributes nothing; the same figures, T1 of docs/theory.md), or "replace" (by any other
+    record). `overflow` bounds the probability that the draw was not as the scheme says (a cap was met).
     """
 
     rate: float
-    adjacency: str
+    adjacency: Adjacency
     unit: str
+    scheme: Scheme = "poisson"
+    overflow: float = 0.0
+
+
+class Law(Protocol):
+    """The noise's law on one coordinate, in units of its scale; discreet.noise.family describes the members."""
+
+    def __hash__(self) -> int: ...
+    @property
+    def gaussian(self) -> bool: ...
+    @property
+    def fisher(self) -> float: ...
+    @property
+    def largest_score(self) -> float: ...
+    @property
+    def far(self) -> float: ...
+    def log_density(self, x: Any) -> Any: ...
+    def loss(self, x: Any, shift: float) -> Any: ...
+    def largest_loss(self, shift: float) -> float: ...
+    def masses_above(self, losses: Any, shift: float) -> tuple[Any, Any]: ...
+    def profile(self) -> tuple[Any, Any]: ...
+
+
+@dataclass(frozen=True)
+class Query:
+    """What hides one unit in one release; the fields are as in Phase."""
+
+    multiplier: float
+    law: Law | None = None
+    scale: float = 0.0
+    shifts: Magnitudes | None = None
 
 
 @dataclass(frozen=True)
 class Phase:
-    """`steps` releases of one Gaussian query of effective noise `multiplier`, subsampled at `rate`."""
+    """`steps` equal releases: everything about them that privacy depends on.
+
+    The query is a Gaussian one of effective noise `multiplier`, or is dominated by it (T5 of docs/theory.md). Where
+    the noise has another law, `law` says so, with its `scale` in units of the sensitivity, and `shifts` are the
+    coordinates' in units of that scale, where they are known; `multiplier` is 0 if no Gaussian is proven to dominate.
+    Who takes part is as in Participation; `group` is the number of units that are protected together.
+    """
 
     rate: float
     multiplier: float
     steps: int
+    scheme: Scheme = "poisson"
+    adjacency: Adjacency = "add-remove"
+    group: int = 1
+    overflow: float = 0.0
+    law: Law | None = None
+    scale: float = 0.0
+    shifts: Magnitudes | None = None
+
+    @classmethod
+    def of(cls, who: Participation, query: Query, steps: int, group: int = 1) -> "Phase":
+        """`steps` releases of a query in which these take part."""
+        return cls(
+            rate=who.rate,
+            multiplier=query.multiplier,
+            steps=steps,
+            scheme=who.scheme,
+            adjacency=who.adjacency,
+            group=group,
+            overflow=who.overflow,
+            law=query.law,
+            scale=query.scale,
+            shifts=query.shifts,
+        )

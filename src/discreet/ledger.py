@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ class Ledger:
 
     def __init__(self, path: str | Path | None, plan: Plan, layout: Layout) -> None:
         self._path = None if path is None else Path(path)
-        self._next = plan.sampling.contract().rate, plan.mechanism.multiplier(layout)
+        self._one = plan.phase(layout, steps=1)
+        self._released = 0
         self._lock = None if self._path is None else _lock(self._path)
         self._head = ""
         self._runs: list[Phase] = []
@@ -52,7 +54,7 @@ class Ledger:
     @property
     def released(self) -> int:
         """How many releases have been counted."""
-        return sum(run.steps for run in self._runs)
+        return self._released
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -64,23 +66,28 @@ class Ledger:
         """The hash of the last line."""
         return self._head
 
-    def spend(self, **notes: Any) -> None:
-        """Count one release of the plan, before it is made."""
-        rate, multiplier = self._next
-        self._append({"kind": "release", "step": self.released, "rate": rate, "multiplier": multiplier, **notes})
-        self._count(rate, multiplier)
+    def spend(self, participations: int = 1, **notes: Any) -> None:
+        """Count one release of the plan, before it is made.
+
+        `participations` is by how many the releases that one unit may have taken part in grow: 1, or 0 where the
+        sampler takes each unit only once in several steps and this is not the first of them.
+        """
+        entry = {"rate": self._one.rate, "multiplier": self._one.multiplier, "participations": participations}
+        self._append({"kind": "release", "step": self.released, **entry, **notes})
+        self._count(self._one.rate, self._one.multiplier, participations)
 
     def close(self) -> None:
         """Let others open the file."""
         if self._lock is not None:
             self._lock.release()
 
-    def _count(self, rate: float, multiplier: float) -> None:
+    def _count(self, rate: float, multiplier: float, participations: int) -> None:
+        self._released += 1
         last = self._runs[-1] if self._runs else None
         if last is not None and (last.rate, last.multiplier) == (rate, multiplier):
-            self._runs[-1] = Phase(rate, multiplier, last.steps + 1)
+            self._runs[-1] = replace(last, steps=last.steps + participations)
         else:
-            self._runs.append(Phase(rate, multiplier, 1))
+            self._runs.append(replace(self._one, rate=rate, multiplier=multiplier, steps=participations))
 
     def _append(self, content: Mapping[str, Any]) -> None:
         line, head = _chain(content, self._head)
@@ -104,7 +111,7 @@ class Ledger:
             if number == 1:
                 _check_opening(path, content, opening)
             elif content.get("kind") == "release":
-                self._count(float(content["rate"]), float(content["multiplier"]))
+                self._count(float(content["rate"]), float(content["multiplier"]), int(content["participations"]))
         if not lines:
             raise PrivacyError(f"{path} is damaged at line 1: its plan is cut off; start with a new ledger.")
         if torn:  # a release was being counted when the process died: it counts

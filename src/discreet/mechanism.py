@@ -2,15 +2,26 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
-from discreet.contracts import Blocks, Layout, effective_multiplier
-from discreet.errors import ConfigError
-from discreet.noise import Gaussian
+from discreet.accounting.domination import gaussian_rate
+from discreet.contracts import (
+    Contract,
+    Law,
+    Layout,
+    Magnitudes,
+    Query,
+    doubled,
+    effective_multiplier,
+    norm_of,
+)
+from discreet.errors import ConfigError, PrivacyError, whole
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from discreet.noise.source import Source
 
 Allocation = Literal["joint", "each", "power"]
 
@@ -22,10 +33,26 @@ class Bound(Protocol):
     def needs(self) -> str: ...
     def start(self, layout: Layout) -> Any: ...
     def apply(self, norms: "Mapping[str, Tensor]", state: Any) -> "Mapping[str, Tensor]": ...
-    def contract(self, layout: Layout, state: Any) -> Blocks: ...
+    def contract(self, layout: Layout, state: Any) -> Contract: ...
+
+
+class Noise(Protocol):
+    """What a noise must have; see discreet.noise.family."""
+
+    @property
+    def scale(self) -> float | None: ...
+    @property
+    def absolute(self) -> float | None: ...
+    @property
+    def solved(self) -> bool: ...
+    @property
+    def law(self) -> Law: ...
+    def scaled(self, scale: float) -> Self: ...
+    def sample(self, out: "Tensor", scale: float, source: "Source") -> None: ...
 
 
 _BOUND_MEMBERS = ("needs", "start", "apply", "contract")
+_NOISE_MEMBERS = ("scale", "absolute", "solved", "law", "scaled", "sample")
 
 
 @dataclass(frozen=True)
@@ -34,15 +61,19 @@ class Mechanism:
 
     `allocation` splits the noise over the bound's blocks; the effective multiplier is the same for all three:
 
-    - "joint": one standard deviation everywhere, s = multiplier * sqrt(sum of C_l^2);
+    - "joint": one scale everywhere, s = multiplier * sqrt(sum of C_l^2);
     - "each": in proportion to each block's norm, s_l = multiplier * sqrt(number of blocks) * C_l;
     - "power": the least total noise power, s_l^2 = multiplier^2 * C_l / sqrt(d_l) * sum over j of C_j sqrt(d_j),
       with d_l the number of parameters of block l.
+
+    With `microbatch` m > 1 the mean gradient of about m examples is bounded, not each example's: one of them can turn a
+    bounded vector into any other, so the sum moves by twice the bound, and the noise follows.
     """
 
     bound: Bound
-    noise: Gaussian
+    noise: Noise
     allocation: Allocation = "joint"
+    microbatch: int = 1
 
     def __post_init__(self) -> None:
         missing = [m for m in _BOUND_MEMBERS if not hasattr(self.bound, m)]
@@ -51,18 +82,33 @@ class Mechanism:
                 f"{self.bound!r} is not a bound: it lacks {', '.join(missing) or 'an instance'}; "
                 "use Clip(norm), PerLayerClip(norms), AutomaticClip() or a class with the members of discreet.bounds."
             )
-        if not isinstance(self.noise, Gaussian):
-            raise ConfigError(f"{self.noise!r} is not a noise that is proven; use Gaussian(multiplier).")
+        missing = [m for m in _NOISE_MEMBERS if not hasattr(self.noise, m)]
+        if isinstance(self.noise, type) or missing:
+            raise ConfigError(
+                f"{self.noise!r} is not a noise: it lacks {', '.join(missing) or 'an instance'}; "
+                "use Gaussian(multiplier), another of discreet.noise, or a class derived from its Family."
+            )
         if self.allocation not in get_args(Allocation):
             raise ConfigError(
                 f"allocation is {self.allocation!r}; it must be one of {', '.join(get_args(Allocation))}."
             )
+        whole("microbatch", self.microbatch, least=1)
+        if self.noise.absolute is not None and self.allocation != "joint":
+            raise ConfigError(
+                f"{self.noise!r} is one scale everywhere, so allocation {self.allocation!r} says nothing; give the "
+                "noise as a multiplier."
+            )
 
-    def scales(self, contract: Blocks) -> tuple[float, ...]:
-        """The noise's standard deviation for each block of the contract."""
-        blocks, multiplier = contract.blocks, self.noise.multiplier
-        if self.noise.std is not None:
-            return (self.noise.std,) * len(blocks)
+    def contract(self, layout: Layout, state: Any) -> Contract:
+        """What one unit may change now."""
+        one = self.bound.contract(layout, state)
+        return one if self.microbatch == 1 else doubled(one)
+
+    def scales(self, contract: Contract) -> tuple[float, ...]:
+        """The noise's scale (a Gaussian's standard deviation) for each block of the contract."""
+        blocks, multiplier = contract.blocks, self.noise.scale
+        if self.noise.absolute is not None:
+            return (self.noise.absolute,) * len(blocks)
         if multiplier is None:
             raise ConfigError("the noise is still to be solved; use discreet.calibrate(plan, epsilon=...).")
         if self.allocation == "each":
@@ -70,23 +116,64 @@ class Mechanism:
         if self.allocation == "power":
             total = sum(b.norm * math.sqrt(b.size) for b in blocks)
             return tuple(multiplier * math.sqrt(b.norm / math.sqrt(b.size) * total) for b in blocks)
-        return (multiplier * contract.norm,) * len(blocks)
+        return (multiplier * norm_of(contract),) * len(blocks)
 
     def multiplier(self, layout: Layout | None) -> float:
-        """The effective noise multiplier (T6 of docs/theory.md), which is all that privacy depends on."""
-        if self.noise.multiplier is not None:
-            return self.noise.multiplier
-        if layout is None:
-            one, two = Layout(("parameters",), ((1,),)), Layout(("parameters", "others"), ((1,), (1,)))
-            try:
-                contract, other = self.bound.contract(one, None), self.bound.contract(two, None)
-            except ConfigError:
-                contract = other = Blocks(())
-            if not contract.blocks or other.norm != contract.norm:
-                raise ConfigError(
-                    f"Gaussian(std={self.noise.std!r}) with {self.bound!r} depends on the model's parameters; "
-                    "use Gaussian(multiplier), or read the guarantee of an attached model."
-                )
-        else:
-            contract = self.bound.contract(layout, self.bound.start(layout))
-        return effective_multiplier(contract, self.scales(contract))
+        """The effective noise multiplier (T6 of docs/theory.md); of other noise than Gaussian, that of one that is
+        proven to hide no more (T5), or 0 if there is none."""
+        return self.query(layout).multiplier
+
+    def query(self, layout: Layout | None) -> Query:
+        """All that privacy depends on in one release, for a model of this layout (None: not known yet)."""
+        contract = None if layout is None else self.contract(layout, self.bound.start(layout))
+        scale = self.noise.scale
+        if scale is None:
+            known = contract or self._contract_of_any_model()
+            scale = effective_multiplier(known, self.scales(known))
+        law = self.noise.law
+        if law.gaussian or scale == 0:
+            return Query(scale)
+        shifts = None
+        magnitudes = None if contract is None else contract.magnitudes
+        if magnitudes is not None:
+            unit = scale * magnitudes.norm
+            shifts = Magnitudes(tuple(x / unit for x in magnitudes.levels), magnitudes.counts)
+        try:
+            rate = gaussian_rate(law)
+        except PrivacyError:
+            if shifts is None:
+                if contract is None and self._magnitudes_of_any_model():
+                    raise self._depends_on_the_model() from None
+                raise
+            return Query(0.0, law, scale, shifts)
+        return Query(scale / rate, law, scale, shifts)
+
+    def with_scale(self, scale: float) -> "Mechanism":
+        """The same with another amount of noise, in units of the sensitivity."""
+        return replace(self, noise=self.noise.scaled(scale))
+
+    def _contract_of_any_model(self) -> Contract:
+        """The contract, if it is the same for every model."""
+        try:
+            contract, other = (self.contract(layout, None) for layout in _LAYOUTS)
+            if norm_of(other) == norm_of(contract):
+                return contract
+        except ConfigError:
+            pass
+        raise self._depends_on_the_model()
+
+    def _magnitudes_of_any_model(self) -> bool:
+        """Whether the bound bounds every coordinate."""
+        try:
+            return self.contract(_LAYOUTS[0], None).magnitudes is not None
+        except ConfigError:
+            return False
+
+    def _depends_on_the_model(self) -> ConfigError:
+        return ConfigError(
+            f"what {self.noise!r} with {self.bound!r} proves depends on the model's parameters; "
+            "use Gaussian(multiplier), or read the guarantee of an attached model."
+        )
+
+
+_LAYOUTS = Layout(("parameters",), ((1,),)), Layout(("parameters", "others"), ((1,), (1,)))

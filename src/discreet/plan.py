@@ -1,22 +1,39 @@
 """What will be done, declared before the data are seen: sampling, mechanism, steps and delta."""
 
-import json
-import math
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass, fields, is_dataclass
+from dataclasses import InitVar, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, Self
 
 from discreet import bounds as _bounds
-from discreet.accounting import cost
-from discreet.accounting.guarantee import Condition, Guarantee
-from discreet.contracts import Layout, Phase
+from discreet import noise as _noise
+from discreet import sampling as _sampling
+from discreet.accounting.guarantee import Condition, Guarantee, guarantee
+from discreet.accounting.tuning import Tuning
+from discreet.contracts import Layout, Participation, Phase
+from discreet.description import build, describe, to_toml
 from discreet.errors import ConfigError, positive, whole
 from discreet.mechanism import Mechanism
-from discreet.noise import Gaussian
-from discreet.sampling import Poisson
+
+
+class Sampler(Protocol):
+    """What a sampler must have; see discreet.sampling."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def largest_batch_size(self) -> int: ...
+    def contract(self) -> Participation: ...
+    def participations(self, steps: int) -> int: ...
+    def steps_for(self, epochs: float) -> int: ...
+    def with_batch_size(self, batch_size: int) -> Self: ...
+    def check_length(self, length: int) -> None: ...
+    def draw(self, length: int, step: int, begun: int, streams: Any) -> Any: ...
+
+
+_SAMPLER_MEMBERS = ("contract", "participations", "batch_size", "draw", "check_length", "steps_for")
+SAMPLERS = (_sampling.Poisson, _sampling.FixedSize, _sampling.Shuffled, _sampling.FixedBatches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,18 +41,19 @@ class Plan:
     """One frozen value that can be solved, saved and read aloud.
 
     `steps` is how many releases there will be (or `epochs`, from which it is computed); `epsilon`, if given, is a
-    hard limit.
+    hard limit. `tuning` says that this run is the best of several, and its guarantee includes their cost.
     """
 
-    sampling: Poisson
+    sampling: Sampler
     mechanism: Mechanism
     steps: int = -1
     delta: float
     epsilon: float | None = None
+    tuning: Tuning | None = None
     epochs: InitVar[float | None] = None
 
     def __post_init__(self, epochs: float | None) -> None:
-        if not isinstance(self.sampling, Poisson):
+        if isinstance(self.sampling, type) or any(not hasattr(self.sampling, m) for m in _SAMPLER_MEMBERS):
             raise ConfigError(f"{self.sampling!r} is not a sampler; use Poisson(examples=..., batch_size=...).")
         if not isinstance(self.mechanism, Mechanism):
             raise ConfigError(f"{self.mechanism!r} is not a mechanism; use Mechanism(bound=..., noise=...).")
@@ -53,21 +71,31 @@ class Plan:
             )
         if self.epsilon is not None:
             positive("epsilon", self.epsilon)
+        if self.tuning is not None and not isinstance(self.tuning, Tuning):
+            raise ConfigError(f"{self.tuning!r} is no tuning; use Tuning(runs, distribution).")
 
-    def guarantee(self) -> Guarantee:
-        """What this plan proves if it is carried out to its end. Needs neither data nor a model."""
-        return guarantee_of(self, None, self.steps)
+    def guarantee(self, *, group: int = 1) -> Guarantee:
+        """What this plan proves if it is carried out to its end, for each unit or for each `group` of so many.
+
+        Needs neither data nor a model.
+        """
+        return guarantee_of(self, None, [self.phase(group=whole("group", group, least=1))])
+
+    def phase(self, layout: Layout | None = None, steps: int | None = None, group: int = 1) -> Phase:
+        """What accounting sees of `steps` steps (all of them): the releases one unit can take part in."""
+        count = self.sampling.participations(self.steps if steps is None else steps)
+        return Phase.of(self.sampling.contract(), self.mechanism.query(layout), count, group)
 
     def save(self, path: str | Path) -> None:
         """Write the plan as TOML."""
         try:
-            Path(path).write_text(_to_toml(self.to_dict()), encoding="utf-8")
+            Path(path).write_text(to_toml(self.to_dict()), encoding="utf-8")
         except OSError as error:
             raise ConfigError(f"the plan cannot be written to {path}: {error}") from error
 
     @classmethod
     def load(cls, path: str | Path, stages: Sequence[type[Any]] = ()) -> "Plan":
-        """Read a plan from TOML, strictly; `stages` are your own bounds, by class."""
+        """Read a plan from TOML, strictly; `stages` are your own bounds, noises and samplers, by class."""
         try:
             text = Path(path).read_text(encoding="utf-8")
             return cls.from_dict(tomllib.loads(text), stages)
@@ -76,14 +104,19 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """The plan as plain values."""
+        mechanism = {"allocation": self.mechanism.allocation}
+        if self.mechanism.microbatch != 1:
+            mechanism["microbatch"] = self.mechanism.microbatch
         return {
             "format": "discreet-plan/1",
             "steps": self.steps,
             "delta": self.delta,
             **({} if self.epsilon is None else {"epsilon": self.epsilon}),
-            "sampling": _describe(self.sampling),
-            "bound": _describe(self.mechanism.bound),
-            "noise": _describe(self.mechanism.noise) | {"allocation": self.mechanism.allocation},
+            **mechanism,
+            "sampling": describe(self.sampling),
+            "bound": describe(self.mechanism.bound),
+            "noise": describe(self.mechanism.noise),
+            **({} if self.tuning is None else {"tuning": describe(self.tuning)}),
         }
 
     @classmethod
@@ -91,85 +124,63 @@ class Plan:
         """The plan that `to_dict` described; anything unknown or missing is a ConfigError."""
         if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
             raise ConfigError(f"a plan is a table of named fields, not {type(values).__name__}.")
-        known = {"format", "steps", "delta", "epsilon", "sampling", "bound", "noise"}
-        missing, unknown = known - {"epsilon"} - set(values), set(values) - known
+        needed = {"format", "steps", "delta", "allocation", "sampling", "bound", "noise"}
+        missing, unknown = needed - set(values), set(values) - needed - {"epsilon", "microbatch", "tuning"}
         if missing or unknown:
             raise ConfigError(f"a plan with {_listed(missing, 'missing')}{_listed(unknown, 'unknown')}fields.")
         if values["format"] != "discreet-plan/1":
             raise ConfigError(f"the plan's format is {values['format']!r}; this version reads 'discreet-plan/1'.")
-        noise = dict(values["noise"]) if isinstance(values["noise"], Mapping) else {}
-        allocation = noise.pop("allocation", "joint")
-        available = [*(getattr(_bounds, name) for name in _bounds.__all__), *stages]
+        bounds = [getattr(_bounds, name) for name in _bounds.__all__]
+        noises = [getattr(_noise, name) for name in _noise.__all__]
         return cls(
-            sampling=_build(values["sampling"], [Poisson]),
-            mechanism=Mechanism(_build(values["bound"], available), _build(noise, [Gaussian]), allocation),
+            sampling=build(values["sampling"], [*SAMPLERS, *stages]),
+            mechanism=Mechanism(
+                build(values["bound"], [*bounds, *stages]),
+                build(values["noise"], [*noises, *stages]),
+                values["allocation"],
+                values.get("microbatch", 1),
+            ),
             steps=values["steps"],
             delta=values["delta"],
             epsilon=values.get("epsilon"),
+            tuning=build(values["tuning"], [Tuning]) if "tuning" in values else None,
         )
 
 
-def guarantee_of(plan: Plan, layout: Layout | None, steps: int) -> Guarantee:
-    """The guarantee of `steps` releases of a plan, for a model of this layout (None: not known yet)."""
+def guarantee_of(plan: Plan, layout: Layout | None, phases: Sequence[Phase]) -> Guarantee:
+    """The guarantee of these releases of a plan, for a model of this layout (None: not known yet)."""
     who = plan.sampling.contract()
-    phase = Phase(who.rate, plan.mechanism.multiplier(layout), steps)
-    spent = cost([phase], plan.delta)
-    proof = (
-        f"{steps:,} Gaussian releases of effective noise multiplier {phase.multiplier:.6g}, each on a Poisson sample "
-        f"of rate {phase.rate:.6g} (theorems T1 and T6), accounted by {spent.accountant}"
-    )
+    premises = () if layout is None else plan.mechanism.contract(layout, plan.mechanism.bound.start(layout)).premises
     conditions = (
-        Condition("each example took part in each step by its own secret coin", "proven"),
-        Condition("each example's share of each sum was bounded before the noise was added", "proven"),
+        Condition(_TAKING_PART[who.scheme, who.rate == 1].format(unit=who.unit), "proven"),
+        Condition(f"each {who.unit}'s share of each sum was bounded before the noise was added", "proven"),
+        *(Condition(text, "proven") for text in premises),
         Condition("noise and coins are secret and are those of exact real arithmetic", "assumed"),
         Condition("nothing but the released gradients, and what is computed from them, leaves the run", "assumed"),
     )
-    if math.isinf(spent.epsilon):
-        proof = spent.accountant
-    return Guarantee(spent.epsilon, plan.delta, who.unit, who.adjacency, proof, conditions, steps=steps)
+    if plan.tuning is not None:
+        best = "the best run was chosen by a score that is itself private or of public data, and only it was released"
+        conditions = (*conditions, Condition(best, "assumed"))
+    return guarantee(
+        phases,
+        plan.delta,
+        unit=who.unit,
+        adjacency=who.adjacency,
+        conditions=conditions,
+        tuning=plan.tuning,
+        steps=plan.steps,
+    )
 
 
-def _describe(stage: Any) -> dict[str, Any]:
-    """A stage's class and its settings."""
-    settings = {f.name: getattr(stage, f.name) for f in fields(stage)} if is_dataclass(stage) else vars(stage)
-    return {"type": type(stage).__name__} | {k: v for k, v in settings.items() if v is not None}
-
-
-def _build(values: Any, classes: Sequence[Any]) -> Any:
-    """The stage that `_describe` described, one of `classes`."""
-    if not isinstance(values, Mapping) or not isinstance(values.get("type"), str):
-        raise ConfigError(f"{values!r} does not describe a stage; it needs a table with a type.")
-    chosen: Any = {c.__name__: c for c in classes}.get(values["type"])
-    if chosen is None:
-        raise ConfigError(f"{values['type']!r} is not one of {', '.join(c.__name__ for c in classes)}.")
-    settings = {k: v for k, v in values.items() if k != "type"}
-    unknown = set(settings) - {f.name for f in fields(chosen)}
-    if unknown:
-        raise ConfigError(f"{chosen.__name__} has no setting {', '.join(sorted(unknown))}.")
-    try:
-        return chosen(**settings)
-    except TypeError as error:
-        raise ConfigError(f"{chosen.__name__} cannot be made of {settings!r}: {error}") from error
+_TAKING_PART = {
+    ("poisson", False): "each {unit} took part in each step by its own secret coin",
+    ("poisson", True): "each {unit} took part as often as was counted, whoever it was",
+    ("fixed-size", False): "each step's {unit}s were a secret, uniformly random set of fixed size",
+    ("fixed-size", True): "each {unit} took part in each step",
+    ("fixed-batches", False): "each step's {unit}s were one of several fixed batches, chosen at random",
+    ("fixed-batches", True): "each {unit} took part in each step",
+}
 
 
 def _listed(names: set[str], word: str) -> str:
     return f"{word} {', '.join(sorted(names))} " if names else ""
-
-
-def _to_toml(values: Mapping[str, Any]) -> str:
-    """Plain values, tables and tables in tables as TOML."""
-    lines: list[str] = []
-
-    def write(table: Mapping[str, Any], path: str) -> None:
-        for key, value in table.items():
-            if not isinstance(value, Mapping):
-                name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
-                lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
-        for key, value in table.items():
-            if isinstance(value, Mapping):
-                inner = f"{path}.{key}" if path else key
-                lines.extend(["", f"[{inner}]"])
-                write(value, inner)
-
-    write(values, "")
-    return "\n".join(lines) + "\n"

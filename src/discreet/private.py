@@ -4,6 +4,7 @@ import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from discreet.accounting import cost
 from discreet.accounting.guarantee import Condition, Guarantee
-from discreet.contracts import Layout, Phase
+from discreet.contracts import Layout
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
 from discreet.gradients import Engine
 from discreet.gradients.graph import now
 from discreet.ledger import Ledger
 from discreet.loading import Collate, Draw, PaddedCollate, length_of, load
-from discreet.noise.gaussian import Gaussian
+from discreet.mechanism import Noise
 from discreet.noise.source import Root, Source
 from discreet.plan import Plan, guarantee_of
 
@@ -64,13 +65,12 @@ class Private:
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._layout = Layout(tuple(self._parameters), tuple(tuple(p.shape) for p in self._parameters.values()))
         self._state = plan.mechanism.bound.start(self._layout)
-        self._rate = plan.sampling.contract().rate
-        self._multiplier = plan.mechanism.multiplier(self._layout)
         self._check_budget()
         self._formats = {name: (p.dtype, p.device) for name, p in self._parameters.items()}
         self._norms = [(name, m) for name, m in model.named_modules() if isinstance(m, _NormBase)]
         self._ledger = Ledger(ledger, plan, self._layout)
         self._root = Root(seed)
+        self._begun = self._ledger.released  # the step at which this process took over
         self._engine = Engine(model)
         self._sums = _Sums(self._parameters)
         self._chunks: deque[_Chunk] = deque()
@@ -90,8 +90,20 @@ class Private:
 
     @property
     def remaining(self) -> int:
-        """How many of the plan's steps are left."""
-        return max(0, self.plan.steps - self.released)
+        """How many of the plan's steps are left.
+
+        Where a pass over the data was broken off, by a crash say, the rest of it is lost: a new pass counts anew.
+        """
+        left = max(0, self.plan.steps - self.released)
+        allowed = self.plan.sampling.participations(self.plan.steps) - sum(p.steps for p in self._ledger.phases)
+        while left and self._participations(left) > allowed:
+            left -= 1
+        return left
+
+    def _participations(self, steps: int) -> int:
+        """How many more releases a unit can take part in, in the next `steps` steps."""
+        count, done = self.plan.sampling.participations, self.released - self._begun
+        return count(done + steps) - count(done)
 
     def batches(
         self,
@@ -149,7 +161,7 @@ class Private:
 
         def draw() -> Iterator[tuple[_Chunk, Draw]]:
             for step in range(first, first + steps):
-                indices = self.plan.sampling.draw(length, self._root.stream("sampling", step))
+                indices = self.plan.sampling.draw(length, step, self._begun, partial(self._root.stream, "sampling"))
                 size = max(1, len(indices)) if at_most is None else at_most
                 starts = range(0, max(1, len(indices)), size)
                 for start in starts:
@@ -261,8 +273,8 @@ class Private:
         if self.remaining == 0:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
         stream = self._root.stream("noise", self.released)  # the count goes up before the noise is drawn: never twice
-        self._ledger.spend()
-        contract = self.plan.mechanism.bound.contract(self._layout, self._state)
+        self._ledger.spend(self._participations(1))
+        contract = self.plan.mechanism.contract(self._layout, self._state)
         scales: dict[str, float] = {}
         for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
             scales.update(dict.fromkeys(block.members, scale))
@@ -279,11 +291,9 @@ class Private:
         When the plan's steps are spent, that is the epsilon of what was released. Before, what is proven is the
         epsilon of the declared horizon; `so_far` stands beside it, on a condition.
         """
-        spent, delta = self._ledger.phases, self.plan.delta
-        horizon = [*spent, Phase(self._rate, self._multiplier, self.remaining)]
-        proven = guarantee_of(self.plan, self._layout, max(self.plan.steps, self.released))
-        if len({(p.rate, p.multiplier) for p in horizon if p.steps}) > 1:
-            proven = replace(proven, epsilon=cost(horizon, delta).epsilon)
+        spent, remaining = self._ledger.phases, self.remaining
+        rest = replace(self.plan.phase(self._layout, steps=1), steps=self._participations(remaining))
+        proven = guarantee_of(self.plan, self._layout, [*spent, rest])
         conditions = [
             *proven.conditions,
             Condition("no example's loss depends on another example, probed by reweighting the losses", "checked"),
@@ -292,7 +302,7 @@ class Private:
         if self._root.seeded:
             text = "noise and sampling came from a fixed seed, so whoever knows it can take the noise off again"
             conditions.insert(0, Condition(text, "broken"))
-        so_far = cost(spent, delta).epsilon if self.remaining else None
+        so_far = cost(spent, self.plan.delta, self.plan.tuning).epsilon if remaining else None
         return replace(proven, conditions=tuple(conditions), released=self.released, so_far=so_far)
 
     # --- state ---------------------------------------------------------------------------------------------------
@@ -318,6 +328,7 @@ class Private:
         self._begin()
         for _ in range(released - self.released):
             self._ledger.spend(restored=True)
+        self._begun = self._ledger.released
 
     def __reduce__(self) -> str:
         raise PrivacyError("a Private holds the secret key of its run and is not copied; save private.state_dict().")
@@ -352,7 +363,7 @@ class Private:
         limit = self.plan.epsilon
         if limit is None:
             return
-        spent = cost([Phase(self._rate, self._multiplier, self.plan.steps)], self.plan.delta).epsilon
+        spent = cost([self.plan.phase(self._layout)], self.plan.delta, self.plan.tuning).epsilon
         if spent > limit:
             raise BudgetExhausted(
                 f"the plan's {self.plan.steps:,} steps would spend epsilon {spent:.4g}, more than its limit {limit:g}; "
@@ -416,7 +427,7 @@ class _Sums:
         self._used = True
         return self._views
 
-    def release(self, noise: Gaussian, scales: Mapping[str, float], source: Source, divisor: int) -> dict[str, Tensor]:
+    def release(self, noise: Noise, scales: Mapping[str, float], source: Source, divisor: int) -> dict[str, Tensor]:
         """(sum + noise) / divisor for each parameter, in its own dtype; the sums are cleared.
 
         The noise is drawn on the CPU, whatever the device.

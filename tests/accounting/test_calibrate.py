@@ -107,7 +107,7 @@ def test_other_bounds_have_the_same_multiplier():
         ({"noise": 0.0}, 1.0, "steps", "not even one step"),
         ({"noise": 0.3}, 0.01, "batch_size", "not even batch size 1"),
         ({"noise": 1e7}, 3.0, "steps", "nothing to solve"),
-        ({"noise": None, "steps": 100, "delta": 1e-12}, 1e-11, "noise", "no multiplier"),
+        ({"noise": None, "steps": 100, "delta": 1e-12}, 1e-11, "noise", "no noise up to"),
     ],
 )
 def test_what_cannot_be_solved_is_one_clear_error(settings, epsilon, solve_for, message):

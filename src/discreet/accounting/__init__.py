@@ -1,12 +1,29 @@
-"""What a run costs: a function of what was released. No torch here."""
+"""What a run costs: a function of what was released. No torch here.
+
+`cost` reads phases (discreet.contracts) and knows nothing of the stages they come from:
+
+    losses.py, pairs.py, product.py   one release's privacy loss, for any noise and any way of taking part
+    pld.py                            its composition over a run
+    moments.py, rdp.py                the same by Rényi divergences
+    domination.py                     any noise behind a Gaussian
+    gdp.py                            Gaussian curves in closed form
+    tuning.py                         the best of several runs
+    meaning.py                        what a guarantee lets an attacker do
+    guarantee.py, calibrate.py        in words, and solved the other way round
+"""
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
-from discreet.contracts import Phase
+from discreet.contracts import Adjacency, Phase, Scheme
+from discreet.errors import PrivacyError
 
-__all__ = ["Cost", "cost"]
+if TYPE_CHECKING:
+    from discreet.accounting.tuning import Tuning
+
+__all__ = ["Cost", "cost", "delta_curve", "figures"]
 
 
 @dataclass(frozen=True)
@@ -17,53 +34,204 @@ class Cost:
     accountant: str
 
 
-def cost(phases: Sequence[Phase], delta: float) -> Cost:
+def cost(phases: Sequence[Phase], delta: float, tuning: "Tuning | None" = None) -> Cost:
     """The smallest epsilon at `delta` that is proven for these releases, and the accountant that proved it.
 
-    Guarantee: an upper bound for any adaptive run whose releases are these phases, each a Gaussian query on a
-    Poisson sample (T1 and T6 of docs/theory.md), under add-remove and zero-out adjacency.
+    Guarantee: an upper bound for any adaptive run whose releases are these phases (T1 to T7 of docs/theory.md), or for
+    the best of several such runs.
 
     >>> round(cost([Phase(256 / 60_000, 1.1, 14_062)], 1e-5).epsilon, 2)
     2.38
     """
+    return _cost(phases, delta, _thorough) if tuning is None else _tuned(phases, delta, tuning, _thorough)
+
+
+def cost_for_search(phases: Sequence[Phase], delta: float, tuning: "Tuning | None" = None) -> Cost:
+    """The same, without the accountant that hardly ever wins for Gaussian noise: what calibration searches with."""
+    return _cost(phases, delta, _fast) if tuning is None else _tuned(phases, delta, tuning, _fast)
+
+
+def figures(phases: Sequence[Phase], delta: float) -> dict[str, float]:
+    """Epsilon by each accountant, for comparison: infinite where one does not apply."""
+    from discreet.accounting import pld, rdp
+
+    phases = [p for p in merge(phases) if p.steps > 0 and p.rate > 0]
+    if not phases:
+        return {}
+    renyi = rdp.divergences(phases)
+    return {
+        "privacy-loss distribution": pld.epsilon(phases, delta) if _has_losses(phases) else math.inf,
+        "Rényi, improved conversion": rdp.improved(renyi, rdp.ORDERS, delta),
+        "Rényi, Mironov's conversion": rdp.classic(renyi, rdp.ORDERS, delta),
+        "without amplification": _without_amplification(phases, delta).epsilon,
+    }
+
+
+def delta_curve(
+    phases: Sequence[Phase], delta: float, tuning: "Tuning | None" = None
+) -> tuple[tuple[float, float], ...]:
+    """Points (epsilon, delta), all proven, from epsilon 0 to beyond the epsilon at `delta`."""
+    from discreet.accounting import gdp, pld
+    from discreet.accounting.meaning import deltas_for_curve
+
+    phases = [p for p in merge(phases) if p.steps > 0 and p.rate > 0]
+    found = cost(phases, delta, tuning)
+    ends = ((0.0, 1.0), (found.epsilon, delta))
+    if not phases or found.epsilon == 0 or math.isinf(found.epsilon):
+        return ends[1:] if phases else ((0.0, 0.0),)
+    epsilons = [found.epsilon * k / 48 for k in range(64)]
+    deltas: Sequence[float] | None = None
+    if tuning is None and not any(p.overflow for p in phases):
+        if found.accountant == _CLOSED:
+            mu = math.hypot(*(math.sqrt(p.steps) * _moves(p) / p.multiplier for p in phases))
+            deltas = [gdp.delta(mu, e) * (1 + 1e-9) for e in epsilons]
+        elif _has_losses(phases):
+            deltas = pld.curve(phases, epsilons, (0.1, math.sqrt(0.1 * delta), delta, delta / 100))
+    if deltas is not None:
+        return (*zip(epsilons, (min(1.0, d) for d in deltas), strict=True), ends[1])
+    return tuple((cost_for_search(phases, d, tuning).epsilon, d) for d in deltas_for_curve(delta))
+
+
+Accountants = Callable[[Sequence[Phase], float], Cost]
+
+_RENYI = "Rényi divergence, improved conversion"
+_CLOSED = "Gaussian curve, closed form"
+_PLAIN = "Gaussian curve without amplification"
+
+
+def _cost(phases: Sequence[Phase], delta: float, direct: Accountants) -> Cost:
     phases = [p for p in merge(phases) if p.steps > 0 and p.rate > 0]
     if not phases:
         return Cost(0.0, "no release")
-    if any(p.multiplier == 0 for p in phases):
+    if any(p.multiplier == 0 and (p.law is None or p.scale == 0) for p in phases):
         return Cost(math.inf, "no noise, so nothing is proven")
-    tight = cost_for_search(phases, delta)
-    if tight.accountant == _CLOSED or not _renyi_is_sound(phases):
-        return tight
+    _check_alike(phases)
+    if any(p.overflow for p in phases):
+        slack = sum(p.steps * p.overflow for p in phases)
+        plain = [replace(p, overflow=0.0) for p in phases]
+        found = _within(delta, lambda d: _cost(plain, d, direct), lambda d, e: d + (1 + math.exp(min(e, 700))) * slack)
+        return Cost(found.epsilon, f"{found.accountant}, delta shared with the chance of meeting the cap")
+    found = direct(phases, delta)
+    hops = phases[0].group * (2 if phases[0].adjacency == "replace" and phases[0].scheme == "poisson" else 1)
+    if hops > 1 and found.accountant == _PLAIN:  # no pair of laws is known: go from neighbour to neighbour
+        single = [replace(p, group=1, adjacency=_SINGLE.get((p.scheme, p.adjacency), p.adjacency)) for p in phases]
+        one = _within(delta, lambda d: _cost(single, d, direct), lambda d, e: d * _geometric(e, hops))
+        chained = Cost(hops * one.epsilon, f"{one.accountant}, in {hops} hops from neighbour to neighbour")
+        found = min(found, chained, key=_epsilon)
+    return found
+
+
+_SINGLE: dict[tuple[Scheme, Adjacency], Adjacency] = {("poisson", "replace"): "zero-out"}  # replacing is two hops
+
+
+def _check_alike(phases: Sequence[Phase]) -> None:
+    """Releases compose under one relation between data sets, for units of one kind."""
+    relations = {p.adjacency == "replace" for p in phases}
+    if len(relations) > 1 or len({p.group for p in phases}) > 1:
+        raise PrivacyError(
+            "releases analysed under different relations (adjacency, or size of a group) do not add up; give all of "
+            "them the same one."
+        )
+
+
+def _thorough(phases: Sequence[Phase], delta: float) -> Cost:
     from discreet.accounting import rdp
 
-    return min(tight, Cost(rdp.epsilon(phases, delta), "Rényi divergence, improved conversion"), key=_epsilon)
+    tight = _fast(phases, delta)
+    if tight.accountant == _CLOSED:
+        return tight
+    return min(tight, Cost(rdp.improved(rdp.divergences(phases), rdp.ORDERS, delta), _RENYI), key=_epsilon)
 
 
-_CLOSED = "Gaussian curve, closed form"
+def _fast(phases: Sequence[Phase], delta: float) -> Cost:
+    from discreet.accounting import pld, rdp
 
-
-def _renyi_is_sound(phases: Sequence[Phase]) -> bool:
-    """Whether dp-accounting's Rényi divergences are to be relied on.
-
-    For much noise and small rates they round to zero, which is below the truth; for little noise no order helps.
-    """
-    return all(0.05 < p.multiplier < 100 and (p.rate / p.multiplier) ** 2 > 1e-14 for p in phases)
-
-
-def cost_for_search(phases: Sequence[Phase], delta: float) -> Cost:
-    """The same, without the slower accountant that hardly ever wins: what calibration searches with."""
-    from discreet.accounting import gdp, pld
-
-    if sum(p.rate * p.steps for p in phases) <= delta:  # whoever never takes part has no influence
-        return Cost(0.0, "chance of taking part at all")
-    # Poisson sampling never weakens a query, so without it the Gaussian curve is an upper bound; exact at rate 1.
-    plain = gdp.epsilon(math.hypot(*(math.sqrt(p.steps) / p.multiplier for p in phases)), delta)
-    if plain == 0 or all(p.rate == 1 for p in phases):
-        return Cost(plain, _CLOSED)
-    candidates = [Cost(plain, "Gaussian curve without amplification")]
-    if min(p.multiplier for p in phases) > 1e-3:
+    if all(p.scheme == "poisson" for p in phases) and sum(p.group * p.rate * p.steps for p in phases) <= delta:
+        return Cost(0.0, "chance of taking part at all")  # whoever never takes part has no influence
+    plain = _without_amplification(phases, delta)
+    if plain.accountant == _CLOSED or plain.epsilon == 0:
+        return plain
+    candidates = [plain]
+    if _has_losses(phases):
         candidates.append(Cost(pld.epsilon(phases, delta), "privacy-loss distribution, both directions"))
+    if any(p.law is not None for p in phases):
+        candidates.append(Cost(rdp.improved(rdp.divergences(phases), rdp.ORDERS, delta), _RENYI))
     return min(candidates, key=_epsilon)
+
+
+def _has_losses(phases: Sequence[Phase]) -> bool:
+    """Whether privacy-loss distributions are worth trying."""
+    return all(p.scheme != "fixed-batches" and (p.multiplier == 0 or p.multiplier > 1e-3) for p in phases)
+
+
+def _tuned(phases: Sequence[Phase], delta: float, tuning: "Tuning", direct: Accountants) -> Cost:
+    """The best of several runs: by Rényi divergences, or by composition where all of them count."""
+    import numpy as np
+
+    from discreet.accounting import rdp
+    from discreet.accounting.tuning import tuned
+
+    if tuning.distribution == "all":
+        return _cost([replace(p, steps=int(tuning.runs) * p.steps) for p in phases], delta, direct)
+    phases = [p for p in merge(phases) if p.steps > 0 and p.rate > 0]
+    if any(p.overflow for p in phases):
+        return Cost(math.inf, "no cost of tuning is known where a cap can be met")
+    divergences = tuned(rdp.divergences(phases), np.array(rdp.ORDERS), tuning)
+    words = f"{_RENYI}, of the best of {tuning.runs:g} runs on average ({tuning.distribution})"
+    return Cost(rdp.improved(divergences, rdp.ORDERS, delta), words)
+
+
+def _moves(phase: Phase) -> int:
+    """How many times the bound the sum moves by, at most, when the unit (or group) takes part."""
+    return phase.group * (2 if phase.adjacency == "replace" else 1)
+
+
+def _without_amplification(phases: Sequence[Phase], delta: float) -> Cost:
+    """By the Gaussian curve of those releases a unit takes part in, averaged over which they are (T7).
+
+    Sampling by coins or without replacement never weakens a query, so it counts as taking part always; exact at rate 1.
+    """
+    from scipy.stats import binom
+
+    from discreet.accounting import gdp
+
+    if any(p.multiplier == 0 for p in phases):
+        return Cost(math.inf, _PLAIN)
+    spread = [(1.0, 0.0)]  # probabilities and mu
+    for p in phases:
+        if p.scheme == "fixed-batches":
+            low, high = (int(x) for x in binom.ppf([1e-6 * delta, 1 - 1e-6 * delta], p.steps, p.rate))
+            times = {k: float(binom.pmf(k, p.steps, p.rate)) for k in range(low, high + 1)}
+        else:
+            times = {p.steps: 1.0}
+        spread = [
+            (w * v, math.hypot(m, math.sqrt(k) * _moves(p) / p.multiplier)) for w, m in spread for k, v in times.items()
+        ]
+        if len(spread) > 10**6:
+            return Cost(math.inf, "too many ways of taking part")
+    mus = [m for _, m in spread]
+    if len(spread) == 1:
+        exact = all(p.rate == 1 and p.law is None for p in phases)
+        return Cost(gdp.epsilon(mus[0], delta), _CLOSED if exact else _PLAIN)
+    return Cost(gdp.mixture_epsilon([w for w, _ in spread], mus, delta), "Gaussian curves averaged over participation")
+
+
+def _within(delta: float, spend: Callable[[float], Cost], needs: Callable[[float, float], float]) -> Cost:
+    """The cost at the largest part of delta for which `needs(part, epsilon)` does not exceed delta."""
+    part = delta
+    while part > 1e-100:
+        found = spend(part)
+        needed = needs(part, found.epsilon) if math.isfinite(found.epsilon) else math.inf
+        if needed <= delta:
+            return found
+        part *= max(0.999 * delta / needed, 1e-3) if math.isfinite(needed) else 1e-3
+    return Cost(math.inf, "delta is too small for this")
+
+
+def _geometric(epsilon: float, terms: int) -> float:
+    """1 + e^eps + ... + e^((terms - 1) eps)."""
+    top = (terms - 1) * epsilon
+    return math.inf if top > 700 else sum(math.exp(i * epsilon) for i in range(terms))
 
 
 def _epsilon(cost: Cost) -> float:
@@ -72,8 +240,8 @@ def _epsilon(cost: Cost) -> float:
 
 def merge(phases: Sequence[Phase]) -> list[Phase]:
     """The same releases, with equal ones counted together: composition does not depend on the order."""
-    counts: dict[tuple[float, float], int] = {}
+    counts: dict[Phase, int] = {}
     for phase in phases:
-        key = (phase.rate, phase.multiplier)
+        key = replace(phase, steps=0)
         counts[key] = counts.get(key, 0) + phase.steps
-    return [Phase(rate, multiplier, steps) for (rate, multiplier), steps in counts.items()]
+    return [replace(phase, steps=steps) for phase, steps in counts.items()]

@@ -7,9 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from discreet.accounting import cost_for_search
-from discreet.contracts import Phase
 from discreet.errors import ConfigError, positive
-from discreet.noise import Gaussian
 
 if TYPE_CHECKING:
     from discreet.plan import Plan
@@ -42,50 +40,46 @@ def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise") -> "Pl
         raise ConfigError(f"solve_for is {solve_for!r}; it must be 'noise', 'steps' or 'batch_size'.")
     if not plan.mechanism.noise.solved:
         raise ConfigError(f"the noise must be known to solve for {solve_for}; give Gaussian(multiplier).")
-    multiplier = plan.mechanism.multiplier(None)
 
     if solve_for == "steps":
-        rate = plan.sampling.contract().rate
-        steps = _largest(lambda n: _spent(Phase(rate, multiplier, n), plan.delta), epsilon, _MOST_STEPS, plan.steps)
+        steps = _largest(lambda n: _spent(replace(plan, steps=n)), epsilon, _MOST_STEPS, plan.steps)
         if steps == 0:
-            raise ConfigError(f"not even one step fits epsilon {epsilon:g} at multiplier {multiplier:g}; add noise.")
+            raise ConfigError(f"not even one step fits epsilon {epsilon:g} with {plan.mechanism.noise!r}; add noise.")
         if steps == _MOST_STEPS:
             raise ConfigError(f"more than {_MOST_STEPS:,} steps fit epsilon {epsilon:g}; there is nothing to solve.")
         return replace(plan, steps=steps, epsilon=epsilon)
 
     def spent(size: int) -> float:
-        rate = plan.sampling.with_batch_size(size).contract().rate
-        return _spent(Phase(rate, multiplier, plan.steps), plan.delta)
+        return _spent(replace(plan, sampling=plan.sampling.with_batch_size(size)))
 
     size = _largest(spent, epsilon, plan.sampling.largest_batch_size, plan.sampling.batch_size)
     if size == 0:
         raise ConfigError(
-            f"not even batch size 1 fits epsilon {epsilon:g} in {plan.steps:,} steps at multiplier {multiplier:g}; "
+            f"not even batch size 1 fits epsilon {epsilon:g} in {plan.steps:,} steps with {plan.mechanism.noise!r}; "
             "add noise or take fewer steps."
         )
     return replace(plan, sampling=plan.sampling.with_batch_size(size), epsilon=epsilon)
 
 
-def _spent(phase: Phase, delta: float) -> float:
-    if phase.multiplier == 0:
-        return math.inf
-    return cost_for_search([phase], delta).epsilon
+def _spent(plan: "Plan") -> float:
+    return cost_for_search([plan.phase()], plan.delta, plan.tuning).epsilon
 
 
 def _solve_noise(plan: "Plan", epsilon: float) -> "Plan":
-    rate, steps, delta = plan.sampling.contract().rate, plan.steps, plan.delta
+    def at(scale: float) -> "Plan":
+        return replace(plan, mechanism=plan.mechanism.with_scale(scale))
 
     @cache
-    def spent(multiplier: float) -> float:
-        return _spent(Phase(rate, multiplier, steps), delta)
+    def spent(scale: float) -> float:
+        return _spent(at(scale))
 
-    if steps == 0 or spent(_LEAST) <= epsilon:
-        return replace(plan, mechanism=replace(plan.mechanism, noise=Gaussian(_LEAST)))
+    if plan.steps == 0 or spent(_LEAST) <= epsilon:
+        return at(_LEAST)
     low, high = 0.5, 1.0
     while spent(high) > epsilon:
         low, high = high, high * 2
         if high > _MOST:
-            raise ConfigError(f"no multiplier up to {_MOST:g} reaches epsilon {epsilon:g} at delta {delta:g}.")
+            raise ConfigError(f"no noise up to {_MOST:g} reaches epsilon {epsilon:g} at delta {plan.delta:g}.")
     while spent(low) <= epsilon:
         low, high = low / 2, low
     while high / low > 1.0006:
@@ -98,9 +92,7 @@ def _solve_noise(plan: "Plan", epsilon: float) -> "Plan":
             middle = min(max(middle, low * 1.0002), high / 1.0002)
         low, high = (low, middle) if spent(middle) <= epsilon else (middle, high)
     chosen = _round_up(high)
-    return replace(
-        plan, mechanism=replace(plan.mechanism, noise=Gaussian(chosen if spent(chosen) <= epsilon else high))
-    )
+    return at(chosen if spent(chosen) <= epsilon else high)
 
 
 def _round_up(multiplier: float) -> float:

@@ -1,6 +1,7 @@
 """Gaussian differential privacy: the exact curve of a Gaussian query, in closed form."""
 
 import math
+from collections.abc import Sequence
 
 from scipy.special import log_ndtr, ndtr
 
@@ -38,3 +39,25 @@ def epsilon(mu: float, target: float) -> float:
             break
         low, high = (middle, high) if excess(middle) > 0 else (low, middle)
     return high * (1 + 1e-9 + 1e-15 / mu)
+
+
+def mixture_epsilon(weights: Sequence[float], mus: Sequence[float], target: float) -> float:
+    """The smallest epsilon at which the average of several Gaussian curves is `target` (T7 of docs/theory.md)."""
+    known = [(w, m) for w, m in zip(weights, mus, strict=True) if w > 0 and m > 0]
+    missing = 1 - sum(weights)  # mass that was left out counts in full
+    target = target * (1 - 1e-9) - max(0.0, missing)
+    if target <= 0:
+        return math.inf
+
+    def excess(value: float) -> float:
+        return sum(w * delta(m, value) for w, m in known) - target
+
+    if excess(0.0) <= 0:
+        return 0.0
+    low, high = 0.0, 1.0
+    while excess(high) > 0:
+        low, high = high, high * 2
+    while high - low > 1e-10 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if excess(middle) > 0 else (low, middle)
+    return high

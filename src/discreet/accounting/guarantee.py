@@ -2,8 +2,16 @@
 
 import json
 import math
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
+
+from discreet.accounting import cost, delta_curve, figures, merge
+from discreet.accounting.meaning import TradeOff, belief
+from discreet.accounting.tuning import Tuning
+from discreet.contracts import Adjacency, Magnitudes, Phase
+from discreet.description import build, describe
+from discreet.errors import ConfigError, PrivacyError, whole
 
 Status = Literal["proven", "checked", "assumed", "broken"]
 Verdict = Literal["holds", "holds if", "unproven", "false"]
@@ -32,7 +40,8 @@ class Guarantee:
     """(epsilon, delta)-differential privacy of a run: what is proven, given the conditions.
 
     `so_far` is the epsilon of the releases made until now, beside the declared horizon's `epsilon`; it may be
-    quoted only if stopping here was not decided by looking at the outputs.
+    quoted only if stopping here was not decided by looking at the outputs. `phases` are the releases it was computed
+    from, so that the whole curve can be: `curve()`, `tradeoff()`, `figures()` and `attacker()` compute when asked.
     """
 
     epsilon: float
@@ -45,20 +54,29 @@ class Guarantee:
     steps: int = 0
     released: int | None = None
     so_far: float | None = None
+    group: int = 1
+    phases: tuple[Phase, ...] = ()
+    tuning: Tuning | None = None
 
     @property
     def sound(self) -> bool:
         """Whether no condition is known to be broken."""
         return all(c.status != "broken" for c in self.conditions)
 
+    @property
+    def protected(self) -> str:
+        """Whom the guarantee is about, in words."""
+        return self.unit if self.group == 1 else f"group of {self.group} {self.unit}s"
+
     def __str__(self) -> str:
         parts = [f"NOT PRIVATE AS IT STANDS: {c.text}." for c in self.conditions if c.status == "broken"]
         if math.isinf(self.epsilon):
-            parts.append(f"Nothing is proven about the privacy of any {self.unit}: {self.proof}.")
+            parts.append(f"Nothing is proven about the privacy of any {self.protected}: {self.proof}.")
         else:
+            neighbours = _NEIGHBOURS[self.adjacency, self.group > 1].format(unit=self.unit, group=self.group)
             parts.append(
                 f"The released model is (ε = {round_up(self.epsilon)}, δ = {self.delta:g})-differentially private for "
-                f"each {self.unit}: {_NEIGHBOURS[self.adjacency].format(unit=self.unit)}, the probability of any "
+                f"each {self.protected}: {neighbours}, the probability of any "
                 f"outcome changes by at most a factor of e^ε = {_factor(self.epsilon)}, apart from a probability "
                 f"of δ. Proof: {self.proof}."
             )
@@ -78,19 +96,159 @@ class Guarantee:
 
     def to_json(self) -> str:
         """The machine-readable twin; infinite figures are the string "inf"."""
-        return json.dumps(_plain({"format": "discreet-guarantee/1"} | asdict(self)), ensure_ascii=False, indent=2)
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values["conditions"] = [asdict(c) for c in self.conditions]
+        values["claims"] = [asdict(c) for c in self.claims]
+        values["phases"] = [_phase_to_dict(p) for p in self.phases]
+        values["tuning"] = None if self.tuning is None else describe(self.tuning)
+        return json.dumps(_plain({"format": _FORMAT} | values), ensure_ascii=False, indent=2)
+
+    @classmethod
+    def from_json(cls, text: str, laws: Sequence[type[Any]] = ()) -> "Guarantee":
+        """The guarantee that `to_json` wrote; `laws` are your own noises, by class."""
+        try:
+            values = json.loads(text)
+        except ValueError as error:
+            raise ConfigError(f"this is not the JSON of a guarantee: {error}") from error
+        if not isinstance(values, dict) or values.get("format") != _FORMAT:
+            found = values.get("format") if isinstance(values, dict) else type(values).__name__
+            raise ConfigError(f"the guarantee's format is {found!r}; this version reads {_FORMAT!r}.")
+        del values["format"]
+        unknown = set(values) ^ {f.name for f in fields(cls)}
+        if unknown:
+            raise ConfigError(f"a guarantee with missing or unknown fields: {', '.join(sorted(unknown))}.")
+        try:
+            settings: dict[str, Any] = _numbers(values) | {
+                "conditions": tuple(Condition(**c) for c in values["conditions"]),
+                "claims": tuple(Claim(**_numbers(c)) for c in values["claims"]),
+                "phases": tuple(_phase_from_dict(p, laws) for p in values["phases"]),
+                "tuning": None if values["tuning"] is None else build(values["tuning"], [Tuning]),
+            }
+            return cls(**settings)
+        except (TypeError, KeyError, AttributeError, ValueError) as error:
+            raise ConfigError(f"the guarantee cannot be read: {error}") from error
+
+    # --- more than one figure ------------------------------------------------------------------------------------
+
+    def curve(self) -> tuple[tuple[float, float], ...]:
+        """Points (epsilon, delta) that are all proven."""
+        return delta_curve(self.phases, self.delta, self.tuning)
+
+    def tradeoff(self) -> TradeOff:
+        """The errors that whoever tells neighbouring data sets apart must make."""
+        return TradeOff(self.curve())
+
+    def figures(self) -> dict[str, float]:
+        """Epsilon of one run by each accountant, for comparison: infinite where one does not apply."""
+        return figures(self.phases, self.delta)
+
+    def attacker(self, classes: int = 10) -> dict[str, float]:
+        """What the guarantee means for an attacker who knows all but whether one unit's data was used.
+
+        `classes` is the number of labels that a random one is drawn from, for the ceiling on memorising it (T8).
+        """
+        whole("classes", classes, least=2)
+        tradeoff = self.tradeoff()
+        return {
+            "largest advantage over guessing (true less false positives)": tradeoff.advantage,
+            "true positives at 0.1 % false positives": tradeoff.power(0.001),
+            "true positives at 1 % false positives": tradeoff.power(0.01),
+            f"a random label among {classes} recalled": tradeoff.memorisation(classes),
+            "belief after, from an even one before (apart from a probability of delta)": belief(self.epsilon),
+        }
 
 
+def guarantee(
+    phases: Sequence[Phase],
+    delta: float,
+    *,
+    unit: str = "example",
+    adjacency: Adjacency = "add-remove",
+    conditions: tuple[Condition, ...] = (),
+    tuning: Tuning | None = None,
+    steps: int = 0,
+) -> Guarantee:
+    """What is proven of these releases together: runs on the same data, a query beside the training, phases of one run.
+
+    Where nothing is proven, that is an error, unless it is for want of noise: then epsilon is infinite.
+    """
+    releases = tuple(merge(phases))
+    spent = cost(releases, delta, tuning)
+    if math.isinf(spent.epsilon) and not any(p.multiplier == 0 and p.law is None for p in releases):
+        raise PrivacyError(
+            f"nothing is proven for these releases at delta {delta:g} ({spent.accountant}): "
+            f"{'; '.join(_words(p) for p in releases)}."
+        )
+    proof = spent.accountant
+    if math.isfinite(spent.epsilon):
+        proof = f"{'; '.join(_words(p) for p in releases) or 'no release'}; accounted by {spent.accountant}"
+    return Guarantee(
+        spent.epsilon,
+        delta,
+        unit,
+        adjacency,
+        proof,
+        conditions,
+        steps=steps,
+        group=releases[0].group if releases else 1,
+        phases=releases,
+        tuning=tuning,
+    )
+
+
+def _words(phase: Phase) -> str:
+    """A phase in words, with the theorems it rests on."""
+    if phase.law is None:
+        what, theorems = f"Gaussian releases of effective noise multiplier {phase.multiplier:.6g}", ["T1", "T6"]
+    else:
+        law = {k: v for k, v in describe(phase.law).items() if k not in ("type", "scale")}
+        name = type(phase.law).__name__ + "".join(f" {k} {v:g}" for k, v in law.items())
+        what = f"releases with {name} noise of scale {phase.scale:.6g} sensitivities"
+        theorems = ["T1", "T2" if phase.shifts is not None else "T4' and T5"]
+    how = {
+        "poisson": f"each on a Poisson sample of rate {phase.rate:.6g}",
+        "fixed-size": f"each on a random set of fixed size, rate {phase.rate:.6g}",
+        "fixed-batches": f"each on one of {1 / phase.rate:.6g} fixed batches",
+    }[phase.scheme]
+    if phase.rate == 1 and phase.scheme == "poisson":
+        how = "with no amplification by sampling"
+    if phase.scheme == "fixed-batches":
+        theorems = ["T7"]
+    return f"{phase.steps:,} {what}, {how} (theorem{'s' * (len(theorems) > 1)} {' and '.join(theorems)})"
+
+
+_FORMAT = "discreet-guarantee/1"
 _NEIGHBOURS = {
-    "zero-out": "if one {unit}'s record were replaced by an empty one that contributes nothing",
-    "add-remove": "if one {unit} were added or removed",
-    "replace": "if one {unit} were replaced by another",
+    ("zero-out", False): "if one {unit}'s record were replaced by an empty one that contributes nothing",
+    ("add-remove", False): "if one {unit} were added or removed",
+    ("replace", False): "if one {unit} were replaced by another",
+    ("zero-out", True): "if the records of {group} {unit}s were replaced by empty ones that contribute nothing",
+    ("add-remove", True): "if {group} {unit}s were added or removed",
+    ("replace", True): "if {group} {unit}s were replaced by others",
 }
 _OPENINGS = {
     "proven": "By construction,",
     "checked": "Checked while it ran:",
     "assumed": "Assumed, not checked:",
 }
+
+
+def _phase_to_dict(phase: Phase) -> dict[str, Any]:
+    values = {f.name: getattr(phase, f.name) for f in fields(phase)}
+    values["law"] = None if phase.law is None else describe(phase.law)
+    values["shifts"] = None if phase.shifts is None else asdict(phase.shifts)
+    return {f.name: values[f.name] for f in fields(phase) if values[f.name] != f.default}
+
+
+def _phase_from_dict(values: dict[str, Any], laws: Sequence[type[Any]]) -> Phase:
+    from discreet import noise
+
+    settings: dict[str, Any] = dict(values)
+    if settings.get("law") is not None:
+        settings["law"] = build(settings["law"], [*(getattr(noise, name) for name in noise.__all__), *laws]).law
+    if settings.get("shifts") is not None:
+        settings["shifts"] = Magnitudes(**{k: tuple(v) for k, v in settings["shifts"].items()})
+    return Phase(**settings)
 
 
 def _plain(value: Any) -> Any:
@@ -100,6 +258,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(inner) for inner in value]
     return "inf" if value == math.inf else value
+
+
+def _numbers(values: dict[str, Any]) -> dict[str, Any]:
+    """The same with words for infinite figures as numbers again."""
+    return {key: math.inf if key in ("epsilon", "so_far") and v == "inf" else v for key, v in values.items()}
 
 
 def round_up(value: float) -> str:

@@ -1,4 +1,4 @@
-"""Privacy-loss distributions of Poisson-subsampled Gaussian queries, composed over a whole run.
+"""Privacy-loss distributions, composed over a whole run.
 
 One step's privacy loss is put on a grid so that it can only grow (connect the dots), the T-fold sum is one
 power in Fourier space, and the sum is taken under an exponential tilt that moves the answer's neighbourhood to
@@ -6,171 +6,125 @@ the middle of the distribution: round-off is then relative to delta itself, for 
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import minimize_scalar
-from scipy.special import ndtr, ndtri
 
+from discreet.accounting.losses import Losses, Reals
+from discreet.accounting.pairs import Pair, pairs_of
 from discreet.contracts import Phase
-
-Reals = npt.NDArray[np.floating[Any]]
 
 _GRID = 0.02  # grid step in units of one step's deviation of the loss: inflates epsilon by less than 0.1 %
 _MOST_POINTS = 1 << 19  # a longer grid is coarsened: still an upper bound
 _ROUND_OFF = 1e-6  # part of delta set aside for float round-off
 
 
-@dataclass(frozen=True)
-class Losses:
-    """A privacy-loss distribution on the grid `step * (first + i)`, with the mass at infinity beside it."""
-
-    step: float
-    first: float  # a whole number, but on a coarsened grid
-    masses: Reals
-    infinity: float
-
-    @property
-    def values(self) -> Reals:
-        return self.step * (self.first + np.arange(len(self.masses)))
-
-
 def epsilon(phases: Sequence[Phase], delta: float) -> float:
-    """An upper bound on epsilon at `delta` for phases with rate < 1 or = 1 and multiplier > 0.
+    """An upper bound on epsilon at `delta`; infinite where a release's losses are not known.
 
     Guarantee: never below the true epsilon of the dominating pairs (T1 of docs/theory.md), both directions; a bound on
     the round-off of the Fourier transforms is added, and a millionth of delta is set aside for that of everything else.
     """
-    deviation = math.sqrt(sum(p.steps * _variance(p) for p in phases) / sum(p.steps for p in phases))
-    step = _GRID * deviation
-    answer = _epsilon_on_grid(phases, delta, step)
+    directions = _directions([pairs_of(p) for p in phases])
+    steps = [p.steps for p in phases]
+    return max((_epsilon(pairs, steps, delta) for pairs in directions), default=math.inf)
+
+
+def curve(phases: Sequence[Phase], epsilons: Sequence[float], targets: Sequence[float]) -> list[float] | None:
+    """Upper bounds on delta at each epsilon, sharp around the target deltas; None where losses are not known."""
+    steps = [p.steps for p in phases]
+    found = np.zeros(len(epsilons))
+    directions = _directions([pairs_of(p) for p in phases])
+    for pairs in directions:
+        best = np.ones(len(epsilons))
+        for target in targets:
+            step = _GRID * math.sqrt(_variance(pairs, steps) / sum(steps))
+            for composed in compositions(_parts(pairs, steps, target, step), steps, target):
+                best = np.minimum(best, [composed.delta(e) for e in epsilons])
+                break
+        found = np.maximum(found, best)
+    return [float(d) for d in found] if directions else None
+
+
+def _directions(releases: Sequence[tuple[Pair, ...]]) -> list[list[Pair]]:
+    """All releases' pairs, direction by direction; none if some release's pair is not known."""
+    if any(not pairs for pairs in releases):
+        return []
+    if all(len(pairs) == 1 for pairs in releases):  # a symmetric relation
+        return [[pairs[0] for pairs in releases]]
+    return [[pairs[0] for pairs in releases], [pairs[-1] for pairs in releases]]
+
+
+def _epsilon(pairs: Sequence[Pair], steps: Sequence[int], delta: float) -> float:
+    variance = _variance(pairs, steps)
+    step = _GRID * math.sqrt(variance / sum(steps))
+    answer = compose(_parts(pairs, steps, delta, step), steps, delta)
     if 0 < answer < 1000 * step:  # few releases: the tail of one step decides, and the bulk's grid is too coarse
-        spread = deviation * math.sqrt(sum(p.steps for p in phases))
-        answer = min(answer, _epsilon_on_grid(phases, delta, max(answer / 2000, 32 * spread / _MOST_POINTS)))
+        finer = max(answer / 2000, 32 * math.sqrt(variance) / _MOST_POINTS)
+        answer = min(answer, compose(_parts(pairs, steps, delta, finer), steps, delta))
     return answer
 
 
-def _variance(phase: Phase) -> float:
-    """About the variance of one step's privacy loss."""
-    inverse = phase.multiplier**-2
-    rare = phase.rate * (inverse + inverse**2 / 4)
-    return min(phase.rate**2 * math.expm1(inverse), rare) if inverse < 500 else rare
+def _variance(pairs: Sequence[Pair], steps: Sequence[int]) -> float:
+    """About the variance of the whole run's loss."""
+    return sum(t * p.deviation**2 for p, t in zip(pairs, steps, strict=True))
 
 
-def _epsilon_on_grid(phases: Sequence[Phase], delta: float, step: float) -> float:
-    tail = 1e-6 * delta / sum(p.steps for p in phases)
-    for phase in phases:
-        step = max(step, _span(phase, tail) / _MOST_POINTS)
-    steps = [p.steps for p in phases]
-    return max(
-        compose([remove_losses(p.rate, p.multiplier, step, tail) for p in phases], steps, delta),
-        compose([add_losses(p.rate, p.multiplier, step, tail) for p in phases], steps, delta),
-    )
+def _parts(pairs: Sequence[Pair], steps: Sequence[int], delta: float, step: float) -> list[Losses]:
+    """Each release's losses on one grid, of this step or a coarser one if that would be too long."""
+    tail = 1e-6 * delta / sum(steps)
+    step = max(step, *(p.span(tail) / _MOST_POINTS for p in pairs))
+    return [p.losses(step, tail) for p in pairs]
 
 
-def _span(phase: Phase, tail: float) -> float:
-    """The width of one step's privacy losses."""
-    far = _far(phase.multiplier, tail)
-    top = _loss(np.array([far + 1]), phase.rate, phase.multiplier)[0]
-    bottom = _loss(np.array([-far]), phase.rate, phase.multiplier)[0]
-    return float(top - bottom)
+@dataclass(frozen=True)
+class Composed:
+    """The summed losses of a run around the answer at one target delta.
 
-
-def _far(sigma: float, tail: float) -> float:
-    return float(-ndtri(tail)) * sigma
-
-
-def _loss(x: Reals, q: float, sigma: float) -> Reals:
-    """log of ((1-q) N(0) + q N(1)) / N(0) at x, increasing in x."""
-    exponent = (2 * x - 1) / (2 * sigma**2)
-    if q == 1:
-        return exponent
-    return (
-        np.logaddexp(math.log1p(-q), math.log(q) + exponent)
-        if q > 0.1
-        else np.where(
-            exponent < 30, np.log1p(q * np.expm1(np.minimum(exponent, 30))), np.logaddexp(0, math.log(q) + exponent)
-        )
-    )
-
-
-def _log_ratio(losses: Reals, q: float) -> Reals:
-    """log of N(1) / N(0) where the mixture's loss is `losses`; -inf where no point has so small a loss."""
-    if q == 1:
-        return losses
-    with np.errstate(divide="ignore", over="ignore"):
-        small = np.log(np.maximum((np.expm1(losses) + q) / q, 0))
-        return np.where(losses < 30, small, losses - math.log(q))
-
-
-def _between(low: Reals, high: Reals) -> Reals:
-    """Standard normal mass of the intervals (low, high], with full relative accuracy in both tails."""
-    flip = low > 0
-    return ndtr(np.where(flip, -low, high)) - ndtr(np.where(flip, -high, low))
-
-
-def remove_losses(q: float, sigma: float, step: float, tail: float) -> Losses:
-    """Losses of P = (1-q) N(0, s^2) + q N(1, s^2) against Q = N(0, s^2), never smaller than the true ones.
-
-    A bin (l, l+h] with masses p and m of P and Q is split between its ends, b = (p - m e^l) / (1 - e^-h) on the
-    upper one: both masses are kept, so the split pair dominates. p - m e^l is written as q (Q1 - r Q0), with r the
-    density ratio at the lower end, so that nothing cancels when the grid is fine.
+    `masses` and `errors` are in units of `allowed`, the part of the target that is left for them.
     """
-    far = _far(sigma, tail)
-    first, last = _grid_ends(-far, far + 1, q, sigma, step)
-    losses = step * np.arange(first, last + 1)
-    log_ratio = _log_ratio(losses, q)
-    x = sigma**2 * log_ratio + 0.5
-    zero, one = _between(x[:-1] / sigma, x[1:] / sigma), _between((x[:-1] - 1) / sigma, (x[1:] - 1) / sigma)
-    mass = (1 - q) * zero + q * one
-    with np.errstate(over="ignore"):
-        ratio = np.where(losses[:-1] < 30, (np.expm1(losses[:-1]) + q) / q, np.exp(np.minimum(log_ratio[:-1], 700)))
-    excess = q * (one - ratio * zero)  # ratio < 0 in the first bin, whose lower end no point reaches
-    below = (1 - q) * ndtr(x[0] / sigma) + q * ndtr((x[0] - 1) / sigma)
-    above = (1 - q) * ndtr(-x[-1] / sigma) + q * ndtr((1 - x[-1]) / sigma)
-    return _split(step, first, mass, excess, below, float(above))
 
+    values: Reals
+    masses: Reals
+    errors: Reals
+    target: float
+    allowed: float
 
-def add_losses(q: float, sigma: float, step: float, tail: float) -> Losses:
-    """Losses of P = N(0, s^2) against Q = (1-q) N(0, s^2) + q N(1, s^2), never smaller than the true ones."""
-    far = _far(sigma, tail)
-    low, high = _grid_ends(-far, far, q, sigma, step)
-    first, last = -high, -low
-    losses = step * np.arange(first, last + 1)  # increasing in the loss, decreasing in x
-    log_ratio = _log_ratio(-losses, q)
-    x = sigma**2 * log_ratio + 0.5
-    zero, one = _between(x[1:] / sigma, x[:-1] / sigma), _between((x[1:] - 1) / sigma, (x[:-1] - 1) / sigma)
-    log_mixture = -losses[:-1]
-    excess = q * (np.exp(log_ratio[:-1] - log_mixture) * zero - np.exp(-log_mixture) * one)
-    return _split(step, first, zero, excess, float(ndtr(-x[0] / sigma)), float(ndtr(x[-1] / sigma)))
-
-
-def _grid_ends(low: float, high: float, q: float, sigma: float, step: float) -> tuple[int, int]:
-    ends = _loss(np.array([low, high]), q, sigma) / step
-    return math.floor(ends[0]), math.ceil(ends[1])
-
-
-def _split(step: float, first: int, mass: Reals, excess: Reals, below: float, above: float) -> Losses:
-    """Share each bin's mass between its two ends; what lies below goes up to the first point, above to infinity."""
-    upper = np.clip(excess / -math.expm1(-step), 0, mass)
-    masses = np.zeros(len(mass) + 1)
-    masses[1:] += upper
-    masses[:-1] += mass - upper
-    masses[0] += below
-    return Losses(step, first, masses, above)
+    def delta(self, epsilon: float) -> float:
+        """An upper bound on delta at `epsilon`: sharp near the target, true everywhere."""
+        above = int(np.searchsorted(self.values, epsilon, side="right"))
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = float(self.masses[above:] @ -np.expm1(epsilon - self.values[above:]))
+            found += float(self.errors[max(0, above - 1)])
+        # above the last value nothing is left; below the first, all mass counts
+        total = found * self.allowed + (self.target - self.allowed)
+        return 1.0 if math.isnan(total) else min(1.0, total)
 
 
 def compose(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> float:
     """Epsilon at `delta` of the sum of steps[i] independent losses of each parts[i] (all on one grid)."""
+    answer = math.inf
+    for composed in compositions(parts, steps, delta):
+        answer = min(answer, _solve(composed.values, composed.masses, composed.errors))
+        values = composed.values
+        grid = parts[0].step
+        at = 0 if math.isinf(answer) else min(len(values) - 1, max(0, int((answer - values[0]) / grid)))
+        if math.isfinite(answer) and composed.errors[at] < 1e-3:
+            break
+    return answer
+
+
+def compositions(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> Iterator[Composed]:
+    """The composed losses, with float64 first and then with more digits, should they be needed."""
     grid = parts[0].step
     infinity = -math.expm1(sum(t * math.log1p(-min(p.infinity, 1.0)) for p, t in zip(parts, steps, strict=True)))
     allowed = delta * (1 - _ROUND_OFF) - infinity
     if allowed <= 0:
-        return math.inf
+        return
     coarse = [_coarsen(p) for p in parts]
     best, ceiling = _chernoff(coarse, steps, allowed)
     parts = [_raise_low(p, -ceiling) for p in parts]
@@ -198,23 +152,18 @@ def compose(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> floa
             break
         left *= 1.5
     if high - low > 16 * _MOST_POINTS:  # too long to be worth it: another bound will do
-        return math.inf
+        return
     size = next_fast_len(high - low + 1, real=True)
     values = grid * (low + np.arange(size))
     # the mass at a value is its tilted mass * exp(log_total - tilt * value); in units of the delta that is allowed:
     with np.errstate(over="ignore"):
         scales = np.exp(log_total - tilt * values - math.log(allowed - beyond))
-    answer = math.inf
     for precision in (np.float64, np.longdouble):
         total, error = _sum(parts, tilted, steps, size, precision)
         with np.errstate(over="ignore", invalid="ignore"):
             rolled = np.roll(total, -(low % size))
             masses = np.where(rolled > 0, rolled * scales, 0.0)
-        answer = min(answer, _solve(values, masses, error * scales))
-        at = 0 if math.isinf(answer) else min(size - 1, max(0, int((answer - values[0]) / grid)))
-        if math.isfinite(answer) and error * scales[at] < 1e-3:
-            break
-    return answer
+        yield Composed(values, masses, error * scales, delta, allowed - beyond)
 
 
 def _sum(

@@ -1,20 +1,113 @@
-"""Rényi accounting of Poisson-subsampled Gaussian queries, with the improved conversion to (epsilon, delta)."""
+"""Rényi accounting: divergences add up over steps, and convert to (epsilon, delta) at the end."""
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+from scipy.special import gammaln, logsumexp
+
+from discreet.accounting import moments
 from discreet.contracts import Phase
 
-WHOLE = [*range(2, 64), *(2**k for k in range(6, 15))]
-FRACTIONS = [1 + x / 10 for x in range(6, 100) if x % 10]  # their series converge only for small rates
+Reals = npt.NDArray[np.floating[Any]]
+
+FRACTIONS = tuple(1 + x / 10 for x in range(1, 100) if x % 10)
+WHOLE = (*range(2, 65), *range(68, 257, 4), 320, 384, 512, 768, 1024, 2048, 4096, 8192, 16384)
+ORDERS = tuple(sorted(FRACTIONS + WHOLE))
 
 
-def epsilon(phases: Sequence[Phase], delta: float) -> float:
-    """Epsilon at `delta` by Rényi divergences, which add up over steps; conversion of Canonne, Kamath, Steinke."""
-    from dp_accounting import dp_event
-    from dp_accounting.rdp import RdpAccountant
+def improved(divergences: Reals, orders: Sequence[float], delta: float) -> float:
+    """Epsilon at `delta` by the conversion of Canonne, Kamath and Steinke (2020), at the best of the orders."""
+    a = np.asarray(orders, float)
+    found = divergences + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
+    return max(0.0, float(np.min(found)))
 
-    accountant = RdpAccountant(sorted(WHOLE + FRACTIONS) if max(p.rate for p in phases) < 0.02 else WHOLE)
+
+def classic(divergences: Reals, orders: Sequence[float], delta: float) -> float:
+    """Epsilon at `delta` by Mironov's (2017) conversion, which the papers use: never below the improved one."""
+    a = np.asarray(orders, float)
+    return max(0.0, float(np.min(divergences + math.log(1 / delta) / (a - 1))))
+
+
+def divergences(phases: Sequence[Phase], orders: Sequence[float] = ORDERS) -> Reals:
+    """Upper bounds on the Rényi divergences of a run, remove direction, which dominates (T3 of docs/theory.md).
+
+    Infinite at orders where nothing is proven.
+    """
+    total = np.zeros(len(orders))
     for phase in phases:
-        query = dp_event.GaussianDpEvent(phase.multiplier)
-        accountant.compose(dp_event.PoissonSampledDpEvent(phase.rate, query), phase.steps)
-    return float(accountant.get_epsilon(delta))
+        total = total + phase.steps * np.array(_of_one(replace(phase, steps=1), tuple(orders)))
+    return total
+
+
+@lru_cache(maxsize=1024)
+def _of_one(phase: Phase, orders: tuple[float, ...]) -> tuple[float, ...]:
+    """One release's divergences."""
+    unknown = tuple(math.inf for _ in orders)
+    by_coins = phase.adjacency != "replace" and phase.group == 1
+    if phase.scheme != "poisson" or not (by_coins or phase.rate == 1):
+        return unknown
+    if phase.law is None or not by_coins:
+        times = phase.group * (2 if phase.adjacency == "replace" else 1)  # as far as a unit moves the sum
+        return _gaussian(phase.rate, phase.multiplier / times, orders) if phase.multiplier else unknown
+    known = moments.of_ball(phase.law, 1 / phase.scale)
+    if phase.shifts is not None:
+        known = np.minimum(known, moments.of_product(phase.law, phase.shifts))
+    if phase.multiplier:
+        known = np.minimum(known, _gaussian_moments(phase.multiplier, moments.MOST))
+    scaled = np.array([_subsampled(known, phase.rate, a) for a in range(moments.MOST + 1)])
+    return tuple(_interpolated(scaled, orders))
+
+
+def _gaussian_moments(multiplier: float, most: int) -> Reals:
+    k = np.arange(most + 1)
+    return k * (k - 1) / 2 * multiplier**-2
+
+
+def _gaussian(rate: float, multiplier: float, orders: tuple[float, ...]) -> tuple[float, ...]:
+    """Of a Gaussian query: whole orders by the sum of T1's moments, fractional ones by dp-accounting's series.
+
+    Those series converge only for small rates, and round to zero, below the truth, for much noise.
+    """
+    if rate == 1:
+        return tuple(a / (2 * multiplier**2) for a in orders)
+    whole = [int(a) for a in orders if a == int(a)]
+    known = _gaussian_moments(multiplier, max(whole, default=2))
+    found = {float(a): _subsampled(known, rate, a) / (a - 1) for a in whole}
+    fractions = [a for a in orders if a not in found and a > 1.6]
+    if fractions and rate < 0.02 and 0.05 < multiplier < 100 and (rate / multiplier) ** 2 > 1e-14:
+        from dp_accounting import dp_event
+        from dp_accounting.rdp import RdpAccountant
+
+        accountant = RdpAccountant(fractions)
+        accountant.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(multiplier)))
+        found.update(zip(fractions, map(float, accountant.rdp), strict=True))
+    return tuple(found.get(a, math.inf) for a in orders)
+
+
+def _subsampled(log_moments: Reals, rate: float, order: int) -> float:
+    """(a - 1) times the divergence at a whole order a, of a query with these log-moments, Poisson sampled.
+
+    log of 1 + sum over k = 2..a of C(a, k) q^k (1 - q)^(a - k) (e^lambda_k - 1), all terms positive.
+    """
+    if order < 2 or rate == 1:
+        return float(log_moments[order])
+    k, moment = np.arange(2, order + 1), log_moments[2 : order + 1]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.where(moment > 1e-8, moment + np.log(-np.expm1(-moment)), np.log(np.maximum(moment, 0)))
+    ways = gammaln(order + 1) - gammaln(k + 1) - gammaln(order - k + 1)
+    return float(np.logaddexp(0.0, logsumexp(ways + k * math.log(rate) + (order - k) * math.log1p(-rate) + logs)))
+
+
+def _interpolated(scaled: Reals, orders: tuple[float, ...]) -> Reals:
+    """The divergence at any order: (a - 1) D_a is convex in a, so a straight line between whole orders is above it."""
+    a = np.asarray(orders, float)
+    low = np.minimum(np.floor(a).astype(int), len(scaled) - 1)
+    high = np.minimum(low + 1, len(scaled) - 1)
+    with np.errstate(invalid="ignore"):
+        line = np.where(a == low, scaled[low], scaled[low] + (a - low) * (scaled[high] - scaled[low]))
+    return np.where((a <= len(scaled) - 1) & np.isfinite(line), line / (a - 1), math.inf)

@@ -65,6 +65,29 @@ class Source:
             torch.mul(radius[:rest], angle.sin_()[:rest], out=part[pairs:])
         return out
 
+    def uniforms(self, count: int) -> npt.NDArray[np.float64]:
+        """`count` values in (0, 1], each (k + 1/2) / 2^63 of 63 random bits: fine where it matters, near zero."""
+        return ((self.octets(8 * count).view(np.uint64) >> np.uint64(1)).astype(np.float64) + 0.5) * 2.0**-63
+
+    def signs(self, count: int) -> npt.NDArray[np.float64]:
+        """`count` fair signs, +1 or -1."""
+        return np.unpackbits(self.octets((count + 7) // 8), count=count).astype(np.float64) * 2 - 1
+
+    def permutation(self, count: int) -> npt.NDArray[np.intp]:
+        """A uniformly random order of `count` things: that of random keys, drawn again if two are equal."""
+        while True:
+            keys = self.octets(8 * count).view(np.uint64)
+            order = np.argsort(keys)
+            if not np.any(keys[order[1:]] == keys[order[:-1]]):
+                return order
+
+    def below(self, count: int) -> int:
+        """A uniformly random whole number from 0 to count - 1, exactly (draws past the last multiple are repeated)."""
+        while True:
+            drawn = int.from_bytes(self.octets(8).tobytes(), "little")
+            if drawn < 2**64 - 2**64 % count:
+                return drawn % count
+
     def bernoulli(self, count: int, rate: Fraction) -> Coins:
         """`count` independent coins that are true with probability exactly `rate`.
 

@@ -1,0 +1,53 @@
+"""Stages as plain values and back: what plans, ledgers and guarantees write down of them."""
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+from discreet.errors import ConfigError
+
+
+def describe(stage: Any) -> dict[str, Any]:
+    """A stage's class and those of its settings that are not the usual ones."""
+    if not is_dataclass(stage):
+        return {"type": type(stage).__name__} | {k: v for k, v in vars(stage).items() if v is not None}
+    settings = {f.name: (getattr(stage, f.name), f.default) for f in fields(stage)}
+    return {"type": type(stage).__name__} | {k: v for k, (v, usual) in settings.items() if v is not None and v != usual}
+
+
+def build(values: Any, classes: Sequence[Any]) -> Any:
+    """The stage that `describe` described, one of `classes`."""
+    if not isinstance(values, Mapping) or not isinstance(values.get("type"), str):
+        raise ConfigError(f"{values!r} does not describe a stage; it needs a table with a type.")
+    chosen: Any = {c.__name__: c for c in classes}.get(values["type"])
+    if chosen is None:
+        raise ConfigError(f"{values['type']!r} is not one of {', '.join(c.__name__ for c in classes)}.")
+    settings = {k: v for k, v in values.items() if k != "type"}
+    unknown = set(settings) - {f.name for f in fields(chosen)}
+    if unknown:
+        raise ConfigError(f"{chosen.__name__} has no setting {', '.join(sorted(unknown))}.")
+    try:
+        return chosen(**settings)
+    except TypeError as error:
+        raise ConfigError(f"{chosen.__name__} cannot be made of {settings!r}: {error}") from error
+
+
+def to_toml(values: Mapping[str, Any]) -> str:
+    """Plain values, tables and tables in tables as TOML."""
+    lines: list[str] = []
+
+    def write(table: Mapping[str, Any], path: str) -> None:
+        for key, value in table.items():
+            if not isinstance(value, Mapping):
+                name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
+                lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+        for key, value in table.items():
+            if isinstance(value, Mapping):
+                inner = f"{path}.{key}" if path else key
+                lines.extend(["", f"[{inner}]"])
+                write(value, inner)
+
+    write(values, "")
+    return "\n".join(lines) + "\n"
