@@ -18,7 +18,9 @@ from discreet.accounting.guarantee import Condition, Guarantee
 from discreet.contracts import Layout
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
 from discreet.gradients import Engine
+from discreet.gradients.engine import UnitGradients
 from discreet.gradients.graph import now
+from discreet.gradients.slots import Slots
 from discreet.ledger import Ledger
 from discreet.loading import Collate, Draw, PaddedCollate, length_of, load
 from discreet.mechanism import Noise
@@ -52,6 +54,7 @@ class _Chunk:
     units: int
     first: bool
     last: bool
+    slots: Tensor | None = None  # which microbatch each unit belongs to, where there are any
     since: int = 0
     done: bool = False
 
@@ -73,6 +76,11 @@ class Private:
         self._begun = self._ledger.released  # the step at which this process took over
         self._engine = Engine(model)
         self._sums = _Sums(self._parameters)
+        self._slots, self._divisor = None, plan.sampling.batch_size
+        size = plan.mechanism.microbatch
+        if size > 1:
+            self._divisor = max(1, round(plan.sampling.batch_size / size))
+            self._slots = Slots(self._parameters, self._divisor, size)
         self._chunks: deque[_Chunk] = deque()
         self._iteration = 0
         self._since = now()
@@ -150,8 +158,14 @@ class Private:
         """Forget whatever batch was open: one iteration at a time owns the logical batch."""
         self._iteration += 1
         self._chunks.clear()
-        self._sums.clear()
+        self._clear()
         return self._iteration
+
+    def _clear(self) -> None:
+        """Forget what has been summed."""
+        self._sums.clear()
+        if self._slots is not None:
+            self._slots.clear()
 
     def _draw(self, length: int, steps: int | None, at_most: int | None) -> Iterator[tuple[_Chunk, Draw]]:
         steps = self.remaining if steps is None else min(self.remaining, whole("steps", steps, least=0))
@@ -164,11 +178,19 @@ class Private:
                 indices = self.plan.sampling.draw(length, step, self._begun, partial(self._root.stream, "sampling"))
                 size = max(1, len(indices)) if at_most is None else at_most
                 starts = range(0, max(1, len(indices)), size)
+                slots = self._assign(len(indices), step)
                 for start in starts:
                     part = indices[start : start + size]
-                    yield _Chunk(step, len(part), first=start == 0, last=start == starts[-1]), part
+                    mine = None if slots is None else slots[start : start + size]
+                    yield _Chunk(step, len(part), first=start == 0, last=start == starts[-1], slots=mine), part
 
         return draw()
+
+    def _assign(self, units: int, step: int) -> Tensor | None:
+        """A secret, uniformly random microbatch for each unit of a draw, each independently."""
+        if self._slots is None:
+            return None
+        return torch.from_numpy(self._root.stream("microbatches", step).below(self._slots.count, units))
 
     def _hand_out(self, loaded: Iterator[Any], handed: deque[_Chunk], iteration: int) -> Iterator[Any]:
         for batch in loaded:
@@ -202,7 +224,7 @@ class Private:
         chunk = self._current()
         self._check_losses(losses, chunk)
         if chunk.first:
-            self._sums.clear()
+            self._clear()
             for parameter in self._parameters.values():
                 parameter.grad = None
         if chunk.units:
@@ -215,6 +237,8 @@ class Private:
         self._chunks.popleft()
         self._since = now()
         if chunk.last:
+            if self._slots is not None:
+                self._add(self._slots.gradients())
             self._release()
         return chunk.last
 
@@ -245,19 +269,32 @@ class Private:
         gradients = self._engine.gradients(losses, chunk.units, since=max(chunk.since, self._since), probe=probe)
         if gradients.strangers:
             self._refuse_strangers(gradients.strangers)
+        if self._slots is None:
+            self._add(gradients, losses.detach().isfinite())
+            return
+        assert chunk.slots is not None
         with torch.no_grad():
-            norms = gradients.norms()
             finite = losses.detach().isfinite()
-            for squared in norms.values():
+            for squared in gradients.norms().values():
                 finite &= squared.isfinite()
-            if not finite.all():  # these contribute exactly zero: they are left out before any product
-                if not finite.any():
-                    return
-                gradients = gradients.select(finite.nonzero().squeeze(1))
-                norms = gradients.norms()
-            weights = self.plan.mechanism.bound.apply(norms, self._state)
-            sound = {name: torch.where(w.isfinite(), w, 0.0) for name, w in weights.items()}
-            gradients.add_weighted(sound, self._sums.open())
+            kept = finite.nonzero().squeeze(1)
+            self._slots.add(gradients.select(kept), chunk.slots[kept.cpu()])
+
+    @torch.no_grad()
+    def _add(self, gradients: UnitGradients, sound: Tensor | None = None) -> None:
+        """Bound each gradient and add it to the sums; what is not finite contributes exactly zero."""
+        norms = gradients.norms()
+        finite = next(iter(norms.values())).new_ones(gradients.units, dtype=torch.bool) if sound is None else sound
+        for squared in norms.values():
+            finite = finite & squared.isfinite()
+        if not finite.all():  # left out before any product
+            if not finite.any():
+                return
+            gradients = gradients.select(finite.nonzero().squeeze(1))
+            norms = gradients.norms()
+        weights = self.plan.mechanism.bound.apply(norms, self._state)
+        weights = {name: torch.where(w.isfinite(), w, 0.0) for name, w in weights.items()}
+        gradients.add_weighted(weights, self._sums.open())
 
     def _refuse_strangers(self, strangers: Sequence[Tensor]) -> None:
         current = {id(p): name for name, p in self._model.named_parameters()}
@@ -279,7 +316,7 @@ class Private:
         for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
             scales.update(dict.fromkeys(block.members, scale))
         noise = self.plan.mechanism.noise
-        released = self._sums.release(noise, scales, stream, self.plan.sampling.batch_size)
+        released = self._sums.release(noise, scales, stream, self._divisor)
         for name, gradient in released.items():
             self._parameters[name].grad = gradient
 

@@ -260,7 +260,7 @@ class FixedBatches:
         """Every `number`-th example, from a random start."""
         import numpy as np
 
-        return np.arange(streams(step).below(self.number), length, self.number)
+        return np.arange(int(streams(step).below(self.number, 1)[0]), length, self.number)
 
 
 def _check_sizes(sampler: Poisson | FixedSize | Shuffled | FixedBatches) -> None:

@@ -63,7 +63,7 @@ def figures(phases: Sequence[Phase], delta: float) -> dict[str, float]:
         "privacy-loss distribution": pld.epsilon(phases, delta) if _has_losses(phases) else math.inf,
         "Rényi, improved conversion": rdp.improved(renyi, rdp.ORDERS, delta),
         "Rényi, Mironov's conversion": rdp.classic(renyi, rdp.ORDERS, delta),
-        "without amplification": _without_amplification(phases, delta).epsilon,
+        "the Gaussian curve, without amplification": _without_amplification(phases, delta).epsilon,
     }
 
 
@@ -209,11 +209,10 @@ def _without_amplification(phases: Sequence[Phase], delta: float) -> Cost:
         ]
         if len(spread) > 10**6:
             return Cost(math.inf, "too many ways of taking part")
-    mus = [m for _, m in spread]
     if len(spread) == 1:
         exact = all(p.rate == 1 and p.law is None for p in phases)
-        return Cost(gdp.epsilon(mus[0], delta), _CLOSED if exact else _PLAIN)
-    return Cost(gdp.mixture_epsilon([w for w, _ in spread], mus, delta), "Gaussian curves averaged over participation")
+        return Cost(gdp.epsilon(spread[0][1], delta), _CLOSED if exact else _PLAIN)
+    return Cost(gdp.mixture_epsilon(*zip(*spread, strict=True), delta), "Gaussian curves averaged over participation")
 
 
 def _within(delta: float, spend: Callable[[float], Cost], needs: Callable[[float, float], float]) -> Cost:

@@ -9,7 +9,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from discreet.accounting.losses import Losses, split
 from discreet.contracts import Law, Magnitudes
 
-_FINE = 0.02  # the grid's part in the deviation of the whole loss: inflates its variance by _FINE^2
+_FINE = 0.01  # the grid's part in the deviation of the whole loss: inflates its variance by _FINE^2
 _MOST_POINTS = 1 << 21
 _ROUND_OFF = 1e-9  # by how much shifts are enlarged for what the masses of bins lose in float64
 

@@ -15,7 +15,7 @@ from discreet.contracts import Phase
 
 Reals = npt.NDArray[np.floating[Any]]
 
-FRACTIONS = tuple(1 + x / 10 for x in range(1, 100) if x % 10)
+FRACTIONS = (*(1 + x / 100 for x in range(1, 50)), *(1 + x / 10 for x in range(5, 100) if x % 10))
 WHOLE = (*range(2, 65), *range(68, 257, 4), 320, 384, 512, 768, 1024, 2048, 4096, 8192, 16384)
 ORDERS = tuple(sorted(FRACTIONS + WHOLE))
 
@@ -78,7 +78,7 @@ def _gaussian(rate: float, multiplier: float, orders: tuple[float, ...]) -> tupl
     whole = [int(a) for a in orders if a == int(a)]
     known = _gaussian_moments(multiplier, max(whole, default=2))
     found = {float(a): _subsampled(known, rate, a) / (a - 1) for a in whole}
-    fractions = [a for a in orders if a not in found and a > 1.6]
+    fractions = [a for a in orders if a not in found]
     if fractions and rate < 0.02 and 0.05 < multiplier < 100 and (rate / multiplier) ** 2 > 1e-14:
         from dp_accounting import dp_event
         from dp_accounting.rdp import RdpAccountant

@@ -81,12 +81,15 @@ class Source:
             if not np.any(keys[order[1:]] == keys[order[:-1]]):
                 return order
 
-    def below(self, count: int) -> int:
-        """A uniformly random whole number from 0 to count - 1, exactly (draws past the last multiple are repeated)."""
-        while True:
-            drawn = int.from_bytes(self.octets(8).tobytes(), "little")
-            if drawn < 2**64 - 2**64 % count:
-                return drawn % count
+    def below(self, limit: int, count: int) -> npt.NDArray[np.int64]:
+        """`count` uniformly random whole numbers from 0 to limit - 1: exactly, as what is past the last whole multiple
+        of the limit is drawn again."""
+        last = np.uint64(2**64 - 2**64 % limit - 1)
+        kept = np.empty(0, np.uint64)
+        while len(kept) < count:
+            drawn = self.octets(8 * (count - len(kept))).view(np.uint64)
+            kept = np.concatenate((kept, drawn[drawn <= last]))
+        return (kept % np.uint64(limit)).astype(np.int64)
 
     def bernoulli(self, count: int, rate: Fraction) -> Coins:
         """`count` independent coins that are true with probability exactly `rate`.
