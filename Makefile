@@ -10,7 +10,7 @@ demo: $(VENV)/.demo
 	$(BIN)/discreet demo
 
 test: lint types $(VENV)/.test
-	$(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -20,7 +20,7 @@ types: $(VENV)/.test
 	$(BIN)/ty check
 
 soak: $(VENV)/.test
-	DISCREET_SOAK=1 $(BIN)/python -m pytest -n 2
+	DISCREET_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 benchmark: $(VENV)/.benchmark
 	$(BIN)/python benchmarks/step_time.py

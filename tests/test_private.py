@@ -352,7 +352,10 @@ def test_data_sets_with_workers_give_what_tensors_give(workers):
         lambda private: private.batches(Records(), num_workers=workers),
         lambda private: private.batches(TensorDataset(*data())),
         lambda private: DataLoader(
-            Records(), batch_sampler=private.batch_sampler(), collate_fn=private.collate(Records()), num_workers=workers
+            Records(),
+            batch_sampler=private.batch_sampler(ahead=2 * workers),
+            collate_fn=private.collate(Records()),
+            num_workers=workers,
         ),
     ):
         (found, released), (expected, _) = run(make), run(lambda private: private.batches(data()))
@@ -695,7 +698,7 @@ def test_a_loader_that_reads_ahead_cannot_be_given_the_same_losses_twice():
     model = network()
     private = attach(model, plan(batch_size=40))
     loader = DataLoader(
-        Records(), batch_sampler=private.batch_sampler(), collate_fn=private.collate(Records()), num_workers=1
+        Records(), batch_sampler=private.batch_sampler(ahead=2), collate_fn=private.collate(Records()), num_workers=1
     )
     batch = next(iter(loader))
     found = losses(model, batch["x"], batch["y"])

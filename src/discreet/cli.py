@@ -15,9 +15,10 @@ from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from discreet import __version__
-from discreet.errors import ConfigError, PrivacyError
+from discreet.errors import ConfigError, PrivacyError, whole
 
 if TYPE_CHECKING:
     from discreet.accounting.guarantee import Guarantee
@@ -82,7 +83,7 @@ def demo(
         return
     console = Console()
     console.print(f"\nTest accuracy [bold]{accuracy}[/bold] on {digits.TEST_EXAMPLES} images never trained on.\n")
-    console.print(Panel(str(found.guarantee), title="What is proven", padding=(1, 2)))
+    console.print(Panel(Text(str(found.guarantee)), title="What is proven", padding=(1, 2)))
     console.print(f"\nReport: {report}", soft_wrap=True)
 
 
@@ -115,10 +116,12 @@ def plan(
     if paper is not None:
         _print_claims(paper, as_json)
         return
-    from discreet import planning
+    from discreet import planning, plots
 
     if examples is None:
         raise ConfigError("--examples is missing: how many examples there are; or use --paper.")
+    if plot is not None:
+        plots.check(plot)
     with _progress("solving") as bar:
         made = planning.solve(
             examples=examples,
@@ -130,17 +133,18 @@ def plan(
             epsilon=epsilon,
             sampling=sampling,
             unit=unit,
+            group=whole("group", group, least=1, most=10**6),
         )
         proven = made.guarantee(group=group)
-        length = made.steps / made.sampling.steps_for(1) if epochs is None else epochs
-        target = min(epsilon or proven.epsilon, 1e6)
-        others = list(bar(planning.sizes(made, length, target, learning_rate), "other batch sizes")) if target else []
-        curve = list(bar(planning.over_epochs(made, length), "epsilon over epochs")) if plot else []
+        length = made.sampling.epochs_in(made.steps)
+        target = proven.epsilon if epsilon is None else epsilon
+        others = []
+        if 0 < target <= 100:  # beyond that more noise an example would be the least of one's worries
+            others = list(bar(planning.sizes(made, target, learning_rate, group), "other batch sizes"))
+        curve = list(bar(planning.over_epochs(made, group=group), "epsilon over epochs")) if plot else []
     if out is not None:
         made.save(out)
     if plot is not None:
-        from discreet import plots
-
         title = f"{examples:,} {unit}s, δ = {delta:g}, {length:g} epochs"
         plots.budget(plot, others, curve, title)
     figures, attacker = proven.figures(), proven.attacker()
@@ -149,10 +153,10 @@ def plan(
             "plan": made.to_dict(),
             "epochs": length,
             "guarantee": json.loads(proven.to_json()),
-            "figures": {k: "inf" if v == math.inf else v for k, v in figures.items()},
+            "figures": {k: _finite(v) for k, v in figures.items()},
             "attacker": attacker,
             "batch_sizes": [asdict(size) for size in others],
-            "epsilon_over_epochs": curve,
+            "epsilon_over_epochs": [[e, _finite(spent)] for e, spent in curve],
         }
         typer.echo(json.dumps(result, ensure_ascii=False))
         return
@@ -163,7 +167,7 @@ def _print_plan(made: "Plan", length: float, proven: "Guarantee", others: "list[
     from discreet.accounting.guarantee import round_up
 
     console = Console()
-    console.print(Panel(str(proven), title="What this plan proves", padding=(1, 2)))
+    console.print(Panel(Text(str(proven)), title="What this plan proves", padding=(1, 2)))
     scale = made.mechanism.noise.scale or 0.0
     table = _table("the plan", "")
     for name, value in (
@@ -208,8 +212,12 @@ def _print_claims(paper: str, as_json: bool) -> None:
     console = Console()
     console.print(table)
     for reason in dict.fromkeys(f"{f.row.verdict}: {f.row.reason}" for f in found):
-        console.print(f"- {reason}.")
+        console.print(Text(f"- {reason}."))
     console.print("\nε for each example, δ as the paper has it. Rényi: the papers' conversion (Mironov 2017).")
+
+
+def _finite(value: float) -> float | str:
+    return "inf" if value == math.inf else value
 
 
 def _short(epsilon: float) -> str:
@@ -246,5 +254,6 @@ def main() -> None:
     try:
         app(standalone_mode=True)
     except (ConfigError, PrivacyError) as error:
-        Console(stderr=True).print(f"[bold red]discreet:[/bold red] {error}", highlight=False, soft_wrap=True)
+        words = Text.assemble(("discreet: ", "bold red"), str(error))
+        Console(stderr=True).print(words, soft_wrap=True)
         sys.exit(2)

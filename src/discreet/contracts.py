@@ -2,7 +2,9 @@
 
 import math
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol, get_args
+
+from discreet.errors import ConfigError, whole
 
 
 @dataclass(frozen=True)
@@ -209,6 +211,25 @@ class Phase:
     law: Law | None = None
     scale: float = 0.0
     shifts: Magnitudes | None = None
+
+    def __post_init__(self) -> None:
+        numbers = (
+            ("rate", self.rate, 1.0),
+            ("multiplier", self.multiplier, math.inf),
+            ("overflow", self.overflow, 1.0),
+        )
+        for name, value, most in numbers:
+            if not isinstance(value, (int, float)) or not 0 <= value <= most or math.isinf(value):
+                raise ConfigError(f"a phase's {name} is {value!r}; it must be a finite number from 0 to {most:g}.")
+        whole("a phase's steps", self.steps, least=0)
+        whole("a phase's group", self.group, least=1)
+        for name, value, words in (("scheme", self.scheme, Scheme), ("adjacency", self.adjacency, Adjacency)):
+            if value not in get_args(words):
+                raise ConfigError(f"a phase's {name} is {value!r}; it must be one of {', '.join(get_args(words))}.")
+        if self.scheme == "fixed-size" and self.adjacency != "replace":
+            raise ConfigError("sets of fixed size are analysed for one unit replaced by another; say 'replace'.")
+        if self.law is not None and not (self.scale > 0 and math.isfinite(self.scale)):
+            raise ConfigError(f"a phase's scale is {self.scale!r}; noise with a law needs a finite number > 0.")
 
     @classmethod
     def of(cls, who: Participation, query: Query, steps: int, group: int = 1) -> "Phase":

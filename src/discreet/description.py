@@ -25,7 +25,7 @@ def build(values: Any, classes: Sequence[Any]) -> Any:
     if chosen is None:
         raise ConfigError(f"{values['type']!r} is not one of {', '.join(c.__name__ for c in classes)}.")
     settings = {k: v for k, v in values.items() if k != "type"}
-    unknown = set(settings) - {f.name for f in fields(chosen)}
+    unknown = set(settings) - {f.name for f in fields(chosen)} if is_dataclass(chosen) else set()
     if unknown:
         raise ConfigError(f"{chosen.__name__} has no setting {', '.join(sorted(unknown))}.")
     try:

@@ -21,8 +21,10 @@ def positive(name: str, value: float, *, zero: bool = False) -> float:
     return float(value)
 
 
-def whole(name: str, value: int, *, least: int) -> int:
-    """Return `value` if it is an integer of at least `least`, or raise a ConfigError naming it."""
+def whole(name: str, value: int, *, least: int, most: int = 10**15) -> int:
+    """Return `value` if it is an integer from `least` to `most`, or raise a ConfigError naming it."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:
         raise ConfigError(f"{name} is {value!r}; it must be a whole number >= {least}.")
+    if value > most:
+        raise ConfigError(f"{name} is too large; it must be at most {most:,}.")
     return value

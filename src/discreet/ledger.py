@@ -32,7 +32,9 @@ class Ledger:
     def __init__(self, path: str | Path | None, plan: Plan, layout: Layout) -> None:
         self._path = None if path is None else Path(path)
         self._one = plan.phase(layout, steps=1)
+        self._possible = plan.sampling.participations
         self._released = 0
+        self._last = 0  # the last step that raised the number of participations
         self._lock = None if self._path is None else _lock(self._path)
         self._head = ""
         self._runs: list[Phase] = []
@@ -62,6 +64,11 @@ class Ledger:
         return tuple(self._runs)
 
     @property
+    def participations(self) -> int:
+        """How many of the releases one unit can have taken part in."""
+        return sum(run.steps for run in self._runs)
+
+    @property
     def head(self) -> str:
         """The hash of the last line."""
         return self._head
@@ -82,6 +89,8 @@ class Ledger:
             self._lock.release()
 
     def _count(self, rate: float, multiplier: float, participations: int) -> None:
+        if participations:
+            self._last = self._released
         self._released += 1
         last = self._runs[-1] if self._runs else None
         if last is not None and (last.rate, last.multiplier) == (rate, multiplier):
@@ -117,7 +126,8 @@ class Ledger:
         if torn:  # a release was being counted when the process died: it counts
             with path.open("r+b") as file:
                 file.truncate(len(raw) - len(torn))
-            self.spend(recovered=True)
+            since = self.released - self._last
+            self.spend(self._possible(since + 1) - self._possible(since), recovered=True)
 
 
 def _lock(path: Path) -> FileLock:

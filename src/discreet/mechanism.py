@@ -134,10 +134,11 @@ class Mechanism:
         if law.gaussian or scale == 0:
             return Query(scale)
         shifts = None
-        magnitudes = None if contract is None else contract.magnitudes
-        if magnitudes is not None:
-            unit = scale * magnitudes.norm
-            shifts = Magnitudes(tuple(x / unit for x in magnitudes.levels), magnitudes.counts)
+        if contract is not None and contract.magnitudes is not None:
+            scales = set(self.scales(contract))
+            if len(scales) == 1:  # each coordinate's shift in units of the noise it really gets
+                unit, magnitudes = scales.pop(), contract.magnitudes
+                shifts = Magnitudes(tuple(x / unit for x in magnitudes.levels), magnitudes.counts)
         try:
             rate = gaussian_rate(law)
         except PrivacyError:

@@ -27,12 +27,23 @@ class Sampler(Protocol):
     def contract(self) -> Participation: ...
     def participations(self, steps: int) -> int: ...
     def steps_for(self, epochs: float) -> int: ...
+    def epochs_in(self, steps: int) -> float: ...
     def with_batch_size(self, batch_size: int) -> Self: ...
     def check_length(self, length: int) -> None: ...
     def draw(self, length: int, step: int, begun: int, streams: Any) -> Any: ...
 
 
-_SAMPLER_MEMBERS = ("contract", "participations", "batch_size", "draw", "check_length", "steps_for")
+_SAMPLER_MEMBERS = (
+    "batch_size",
+    "largest_batch_size",
+    "contract",
+    "participations",
+    "steps_for",
+    "epochs_in",
+    "with_batch_size",
+    "check_length",
+    "draw",
+)
 SAMPLERS = (_sampling.Poisson, _sampling.FixedSize, _sampling.Shuffled, _sampling.FixedBatches)
 
 
@@ -64,6 +75,10 @@ class Plan:
         if self.steps == -1:
             raise ConfigError("a plan needs its length, declared in advance; give steps= or epochs=.")
         whole("steps", self.steps, least=0)
+        if self.mechanism.microbatch > self.sampling.batch_size:
+            raise ConfigError(
+                f"microbatches of {self.mechanism.microbatch} are larger than a batch of {self.sampling.batch_size}."
+            )
         positive("delta", self.delta)
         if not 1e-100 <= self.delta < 1:
             raise ConfigError(
@@ -79,7 +94,7 @@ class Plan:
 
         Needs neither data nor a model.
         """
-        return guarantee_of(self, None, [self.phase(group=whole("group", group, least=1))])
+        return guarantee_of(self, None, [self.phase(group=whole("group", group, least=1, most=10**6))])
 
     def phase(self, layout: Layout | None = None, steps: int | None = None, group: int = 1) -> Phase:
         """What accounting sees of `steps` steps (all of them): the releases one unit can take part in."""

@@ -28,6 +28,13 @@ def budget(path: Path, sizes: "Sequence[Size]", epochs: Sequence[tuple[float, fl
     save(figure, path)
 
 
+def check(path: Path) -> None:
+    """Raise, before anything is computed, if a plot could not be written there."""
+    _figure_class()
+    if path.is_dir() or not path.parent.is_dir() or path.suffix.lower() not in (".png", ".svg", ".pdf"):
+        raise ConfigError(f"the plot cannot be written to {path}: name a .png, .svg or .pdf in a folder that exists.")
+
+
 def save(figure: Any, path: Path) -> None:
     """Write a figure in the format its name asks for."""
     try:
@@ -36,12 +43,16 @@ def save(figure: Any, path: Path) -> None:
         raise ConfigError(f"the plot cannot be written to {path}: {error}") from error
 
 
-def _figure(columns: int, title: str) -> tuple[Any, Any]:
+def _figure_class() -> Any:
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ConfigError("plots need matplotlib; install it with: pip install 'discreet[plots]'") from error
-    figure = Figure(figsize=(4.4 * columns, 3.4), layout="constrained")
+    return Figure
+
+
+def _figure(columns: int, title: str) -> tuple[Any, Any]:
+    figure = _figure_class()(figsize=(4.4 * columns, 3.4), layout="constrained")
     axes = figure.subplots(1, columns)
     figure.suptitle(title, fontsize=11, color=_INK)
     for ax in axes:

@@ -1,5 +1,6 @@
 """A plan attached to a model: batches are drawn, losses become private gradients, spending is counted."""
 
+import os
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
@@ -74,6 +76,7 @@ class Private:
         self._ledger = Ledger(ledger, plan, self._layout)
         self._root = Root(seed)
         self._begun = self._ledger.released  # the step at which this process took over
+        self._process = os.getpid()
         self._engine = Engine(model)
         self._sums = _Sums(self._parameters)
         self._slots, self._divisor = None, plan.sampling.batch_size
@@ -103,7 +106,7 @@ class Private:
         Where a pass over the data was broken off, by a crash say, the rest of it is lost: a new pass counts anew.
         """
         left = max(0, self.plan.steps - self.released)
-        allowed = self.plan.sampling.participations(self.plan.steps) - sum(p.steps for p in self._ledger.phases)
+        allowed = self.plan.sampling.participations(self.plan.steps) - self._ledger.participations
         while left and self._participations(left) > allowed:
             left -= 1
         return left
@@ -142,10 +145,14 @@ class Private:
         loaded = load(data, draws(), collate_fn=collate_fn, num_workers=num_workers, pin_memory=pin_memory)
         return self._hand_out(loaded, handed, self._begin())
 
-    def batch_sampler(self, *, steps: int | None = None) -> "BatchSampler":
-        """A batch sampler for your own DataLoader; give the loader `collate_fn=private.collate(data)` with it."""
+    def batch_sampler(self, *, steps: int | None = None, ahead: int = 0) -> "BatchSampler":
+        """A batch sampler for your own DataLoader; give the loader `collate_fn=private.collate(data)` with it.
+
+        `ahead` is how many batches the loader draws before they are used: num_workers times prefetch_factor (2 unless
+        you say otherwise). A batch that is skipped is noticed by it.
+        """
         self._check_attached()
-        return BatchSampler(self, steps)
+        return BatchSampler(self, steps, whole("ahead", ahead, least=0))
 
     def collate(self, data: Any, collate_fn: Collate | None = None) -> Collate:
         """A collate function for your own DataLoader, for which an empty draw is one padding row."""
@@ -175,7 +182,9 @@ class Private:
 
         def draw() -> Iterator[tuple[_Chunk, Draw]]:
             for step in range(first, first + steps):
-                indices = self.plan.sampling.draw(length, step, self._begun, partial(self._root.stream, "sampling"))
+                self._check_attached()
+                drawn = self.plan.sampling.draw(length, step, self._begun, partial(self._root.stream, "sampling"))
+                indices = _checked_draw(drawn, length)
                 size = max(1, len(indices)) if at_most is None else at_most
                 starts = range(0, max(1, len(indices)), size)
                 slots = self._assign(len(indices), step)
@@ -319,6 +328,7 @@ class Private:
         released = self._sums.release(noise, scales, stream, self._divisor)
         for name, gradient in released.items():
             self._parameters[name].grad = gradient
+        self._clear()
 
     # --- what is proven ------------------------------------------------------------------------------------------
 
@@ -350,6 +360,7 @@ class Private:
             "format": "discreet-state/1",
             "plan": self.plan.to_dict(),
             "released": self.released,
+            "participations": self._ledger.participations,
             "ledger": self._ledger.head,
         }
 
@@ -363,8 +374,9 @@ class Private:
             raise PrivacyError("the state belongs to another plan; attach the plan it was saved with.")
         released = whole("the state's number of releases", state.get("released", -1), least=0)
         self._begin()
+        taken = whole("the state's number of participations", state.get("participations", released), least=0)
         for _ in range(released - self.released):
-            self._ledger.spend(restored=True)
+            self._ledger.spend(max(0, taken - self._ledger.participations), restored=True)
         self._begun = self._ledger.released
 
     def __reduce__(self) -> str:
@@ -383,6 +395,11 @@ class Private:
             _ATTACHED.pop(id(parameter), None)
 
     def _check_attached(self) -> None:
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                "this process was forked from the one that attached the plan; two of them would spend the same budget. "
+                "Attach in the process that trains."
+            )
         if not self._attached:
             raise PrivacyError("the plan was detached from the model; attach it again to go on training.")
 
@@ -411,8 +428,8 @@ class Private:
 class BatchSampler:
     """Lists of indices for torch's DataLoader, drawn by the plan's sampler: the remaining steps, once."""
 
-    def __init__(self, private: Private, steps: int | None) -> None:
-        self._private, self._steps = private, steps
+    def __init__(self, private: Private, steps: int | None, ahead: int) -> None:
+        self._private, self._steps, self._ahead = private, steps, ahead
 
     def __iter__(self) -> Iterator[list[int]]:
         private = self._private
@@ -423,9 +440,21 @@ class BatchSampler:
             )
         iteration = private._begin()
         private._since = now()
-        for chunk, indices in private._draw(private._length, self._steps, None):
+        draws = private._draw(private._length, self._steps, None)
+        while True:
             if iteration != private._iteration:
                 raise PrivacyError("this loop was replaced by a later one; use the later one.")
+            if len(private._chunks) > self._ahead:
+                private._begin()
+                raise PrivacyError(
+                    "a batch was drawn, but private.backward(losses) was not called for it before the next was asked "
+                    "for; call it for every batch. If the loader has workers that draw ahead, say how far: "
+                    "private.batch_sampler(ahead=num_workers * prefetch_factor)."
+                )
+            try:
+                chunk, indices = next(draws)
+            except StopIteration:
+                return
             chunk.since = private._since
             private._chunks.append(chunk)
             yield [int(i) for i in indices]
@@ -487,6 +516,18 @@ class _Sums:
             end = start + sum(self._parameters[n].numel() for n in same)
             yield start, end, scale
             start = end
+
+
+def _checked_draw(drawn: Any, length: int) -> Draw:
+    """A sampler's draw, if it is a set of the data's indices: one that came twice would count twice."""
+    indices = np.asarray(drawn)
+    if indices.ndim == 1 and len(indices) == 0:
+        return np.empty(0, np.intp)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= length:
+        raise PrivacyError(f"the sampler drew {drawn!r}, which is no list of indices below {length}.")
+    if len(np.unique(indices)) != len(indices):
+        raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
+    return indices.astype(np.intp)
 
 
 def _refuse_plain(parameter: Tensor) -> None:

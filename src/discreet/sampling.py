@@ -3,10 +3,9 @@
 A sampler is a frozen value with these members (nothing registers it): `contract()` says who takes part in a release and
 under which relation it is analysed; `participations(steps)` how many releases of `steps` in a row one unit can
 take part in; `draw` draws one step; `batch_size` is the public constant the sum is divided by. `steps_for`,
-`with_batch_size`, `largest_batch_size` and `check_length` serve plans and calibration.
+`epochs_in`, `with_batch_size`, `largest_batch_size` and `check_length` serve plans and calibration.
 """
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -90,6 +89,10 @@ class Poisson:
         """The number of steps in which an example takes part `epochs` times on average."""
         return round(epochs / self.exact_rate)
 
+    def epochs_in(self, steps: int) -> float:
+        """How often an example takes part in so many steps, on average."""
+        return float(steps * self.exact_rate)
+
     def with_batch_size(self, batch_size: int) -> Self:
         """The same data with another batch size, the rate in proportion."""
         rate = None if self.rate is None else min(1.0, self.rate * batch_size / self.batch_size)
@@ -114,7 +117,7 @@ class Poisson:
         stream = streams(step)
         chosen = np.flatnonzero(stream.bernoulli(length, self.exact_rate))
         if self.cap is not None and len(chosen) > self.cap:
-            chosen = np.sort(chosen[stream.permutation(len(chosen))[: self.cap]])
+            chosen = np.sort(chosen[stream.subset(len(chosen), self.cap)])
         return chosen
 
 
@@ -149,6 +152,9 @@ class FixedSize:
     def steps_for(self, epochs: float) -> int:
         return round(epochs * self.examples / self.batch_size)
 
+    def epochs_in(self, steps: int) -> float:
+        return steps * self.batch_size / self.examples
+
     def with_batch_size(self, batch_size: int) -> Self:
         return replace(self, batch_size=batch_size)
 
@@ -163,7 +169,7 @@ class FixedSize:
         """A uniformly random set of the batch size."""
         import numpy as np
 
-        return np.sort(streams(step).permutation(length)[: self.batch_size])
+        return np.sort(streams(step).subset(length, self.batch_size))
 
 
 @dataclass(frozen=True)
@@ -185,17 +191,20 @@ class Shuffled:
 
     @property
     def steps_in_a_pass(self) -> int:
-        return math.ceil(self.examples / self.batch_size)
+        return -(-self.examples // self.batch_size)
 
     def contract(self) -> Participation:
         return Participation(1.0, self.adjacency, self.unit)
 
     def participations(self, steps: int) -> int:
         """Passes that were begun."""
-        return math.ceil(steps / self.steps_in_a_pass)
+        return -(-steps // self.steps_in_a_pass)
 
     def steps_for(self, epochs: float) -> int:
         return round(epochs * self.steps_in_a_pass)
+
+    def epochs_in(self, steps: int) -> float:
+        return steps / self.steps_in_a_pass
 
     def with_batch_size(self, batch_size: int) -> Self:
         return replace(self, batch_size=batch_size)
@@ -235,7 +244,7 @@ class FixedBatches:
 
     @property
     def number(self) -> int:
-        return math.ceil(self.examples / self.batch_size)
+        return -(-self.examples // self.batch_size)
 
     def contract(self) -> Participation:
         return Participation(1 / self.number, self.adjacency, self.unit, "fixed-batches")
@@ -245,6 +254,9 @@ class FixedBatches:
 
     def steps_for(self, epochs: float) -> int:
         return round(epochs * self.number)
+
+    def epochs_in(self, steps: int) -> float:
+        return steps / self.number
 
     def with_batch_size(self, batch_size: int) -> Self:
         return replace(self, batch_size=batch_size)

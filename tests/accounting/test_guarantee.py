@@ -1,9 +1,31 @@
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
-from discreet import Claim, Clip, Condition, Gaussian, Guarantee, Mechanism, Plan, Poisson
+from discreet import (
+    Cauchy,
+    Claim,
+    Clip,
+    Condition,
+    ConfigError,
+    Gaussian,
+    Guarantee,
+    Laplace,
+    Logistic,
+    Mechanism,
+    Plan,
+    Poisson,
+    PrivacyError,
+    Sech,
+    StudentT,
+    Tuning,
+    VarianceGamma,
+)
+from discreet.accounting.guarantee import guarantee
+from discreet.claims import enveloped
+from discreet.contracts import Phase
 
 
 def plan(noise=1.1, steps=14_062):
@@ -62,3 +84,65 @@ def test_infinite_claims_are_valid_json_too():
     claim = Claim("a paper", math.inf, "unproven", "nothing is known")
     text = Guarantee(1.0, 1e-5, "example", "zero-out", "proof", claims=(claim,)).to_json()
     assert json.loads(text, parse_constant=pytest.fail)["claims"][0]["epsilon"] == "inf"
+
+
+def test_the_relation_is_that_of_the_releases():
+    found = guarantee([Phase(0.01, 1.0, 100, adjacency="replace")], 1e-5)
+    assert found.adjacency == "replace"
+    assert "replaced by another" in str(found)
+    with pytest.raises(PrivacyError, match="analysed under"):
+        guarantee([Phase(0.01, 1.0, 100)], 1e-5, adjacency="replace")
+
+
+def test_runs_on_the_same_data_compose():
+    one, two = Phase(0.01, 1.0, 100), Phase(1.0, 8.0, 1)
+    assert guarantee([one, two], 1e-5).epsilon > max(guarantee([p], 1e-5).epsilon for p in (one, two))
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [Gaussian(1.1), StudentT(9, 1.0), Laplace(1.0), Cauchy(1.0), Sech(1.0), Logistic(1.0), VarianceGamma(1.0)],
+    ids=str,
+)
+def test_the_json_of_any_noise_round_trips(noise):
+    plan = Plan(
+        sampling=Poisson(examples=1000, batch_size=10), mechanism=Mechanism(Clip(1.0), noise), steps=50, delta=1e-5,
+        tuning=Tuning(4),
+    )  # fmt: skip
+    for made in (plan.guarantee(), replace(plan, tuning=None).guarantee()):
+        again = Guarantee.from_json(made.to_json())
+        assert again == made
+        assert str(again) == str(made)
+    enveloped_guarantee = guarantee([enveloped(noise.law, 1.0, 50, 0.01, 10)], 1e-5)
+    assert Guarantee.from_json(enveloped_guarantee.to_json()) == enveloped_guarantee
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda v: v.update(epsilon=-3), "no epsilon"),
+        (lambda v: v.update(epsilon="abc"), "no epsilon"),
+        (lambda v: v.update(epsilon=None), "no epsilon"),
+        (lambda v: v.update(delta=-1), "delta is -1"),
+        (lambda v: v.update(adjacency="foo"), "adjacency is 'foo'"),
+        (lambda v: v.update(group=0), "group is 0"),
+        (lambda v: v["phases"][0].update(rate=-1), "rate is -1"),
+        (lambda v: v["phases"][0].update(scheme="zzz"), "scheme is 'zzz'"),
+        (lambda v: v["phases"][0].update(law={"type": "os.system"}), "not one of"),
+        (lambda v: v.update(extra=1), "missing or unknown"),
+        (lambda v: v.pop("unit"), "missing or unknown"),
+        (lambda v: v.update(format="discreet-guarantee/9"), "this version reads"),
+        (lambda v: v.update(conditions=[{"text": "x"}]), "cannot be read"),
+    ],
+)
+def test_a_guarantee_that_was_tampered_with_is_refused(change, words):
+    values = json.loads(guarantee([Phase(0.01, 1.0, 100)], 1e-5).to_json())
+    change(values)
+    with pytest.raises(ConfigError, match=words):
+        Guarantee.from_json(json.dumps(values))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "[" * 100_000, "null", '{"format": 3}'])
+def test_what_is_no_guarantee_is_refused(text):
+    with pytest.raises(ConfigError):
+        Guarantee.from_json(text)

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from discreet.contracts import Adjacency, Phase, Scheme
-from discreet.errors import PrivacyError
+from discreet.errors import ConfigError, PrivacyError
 
 if TYPE_CHECKING:
     from discreet.accounting.tuning import Tuning
@@ -55,7 +55,7 @@ def figures(phases: Sequence[Phase], delta: float) -> dict[str, float]:
     """Epsilon by each accountant, for comparison: infinite where one does not apply."""
     from discreet.accounting import pld, rdp
 
-    phases = [p for p in merge(phases) if p.steps > 0 and p.rate > 0]
+    phases = _that_count(phases)
     if not phases:
         return {}
     renyi = rdp.divergences(phases)
@@ -74,7 +74,7 @@ def delta_curve(
     from discreet.accounting import gdp, pld
     from discreet.accounting.meaning import deltas_for_curve
 
-    phases = [p for p in merge(phases) if p.steps > 0 and p.rate > 0]
+    phases = _that_count(phases)
     found = cost(phases, delta, tuning)
     ends = ((0.0, 1.0), (found.epsilon, delta))
     if not phases or found.epsilon == 0 or math.isinf(found.epsilon):
@@ -100,7 +100,8 @@ _PLAIN = "Gaussian curve without amplification"
 
 
 def _cost(phases: Sequence[Phase], delta: float, direct: Accountants) -> Cost:
-    phases = [p for p in merge(phases) if p.steps > 0 and p.rate > 0]
+    _check_delta(delta)
+    phases = _that_count(phases)
     if not phases:
         return Cost(0.0, "no release")
     if any(p.multiplier == 0 and (p.law is None or p.scale == 0) for p in phases):
@@ -113,7 +114,8 @@ def _cost(phases: Sequence[Phase], delta: float, direct: Accountants) -> Cost:
         return Cost(found.epsilon, f"{found.accountant}, delta shared with the chance of meeting the cap")
     found = direct(phases, delta)
     hops = phases[0].group * (2 if phases[0].adjacency == "replace" and phases[0].scheme == "poisson" else 1)
-    if hops > 1 and found.accountant == _PLAIN:  # no pair of laws is known: go from neighbour to neighbour
+    alike = len({p.scheme for p in phases}) == 1
+    if hops > 1 and alike and found.accountant == _PLAIN:  # no pair of laws is known: go from neighbour to neighbour
         single = [replace(p, group=1, adjacency=_SINGLE.get((p.scheme, p.adjacency), p.adjacency)) for p in phases]
         one = _within(delta, lambda d: _cost(single, d, direct), lambda d, e: d * _geometric(e, hops))
         chained = Cost(hops * one.epsilon, f"{one.accountant}, in {hops} hops from neighbour to neighbour")
@@ -122,6 +124,17 @@ def _cost(phases: Sequence[Phase], delta: float, direct: Accountants) -> Cost:
 
 
 _SINGLE: dict[tuple[Scheme, Adjacency], Adjacency] = {("poisson", "replace"): "zero-out"}  # replacing is two hops
+
+
+def _that_count(phases: Sequence[Phase]) -> list[Phase]:
+    """Those in which somebody can take part and move something, equal ones together."""
+    moving = [p for p in phases if p.shifts is None or p.shifts.norm > 0]
+    return [p for p in merge(moving) if p.steps > 0 and p.rate > 0]
+
+
+def _check_delta(delta: float) -> None:
+    if not (isinstance(delta, float) and 0 < delta < 1):
+        raise ConfigError(f"delta is {delta!r}; it must be a number between 0 and 1.")
 
 
 def _check_alike(phases: Sequence[Phase]) -> None:
@@ -173,7 +186,11 @@ def _tuned(phases: Sequence[Phase], delta: float, tuning: "Tuning", direct: Acco
 
     if tuning.distribution == "all":
         return _cost([replace(p, steps=int(tuning.runs) * p.steps) for p in phases], delta, direct)
-    phases = [p for p in merge(phases) if p.steps > 0 and p.rate > 0]
+    _check_delta(delta)
+    phases = _that_count(phases)
+    if not phases:
+        return Cost(0.0, "no release")
+    _check_alike(phases)
     if any(p.overflow for p in phases):
         return Cost(math.inf, "no cost of tuning is known where a cap can be met")
     divergences = tuned(rdp.divergences(phases), np.array(rdp.ORDERS), tuning)
@@ -200,8 +217,10 @@ def _without_amplification(phases: Sequence[Phase], delta: float) -> Cost:
     spread = [(1.0, 0.0)]  # probabilities and mu
     for p in phases:
         if p.scheme == "fixed-batches":
-            low, high = (int(x) for x in binom.ppf([1e-6 * delta, 1 - 1e-6 * delta], p.steps, p.rate))
-            times = {k: float(binom.pmf(k, p.steps, p.rate)) for k in range(low, high + 1)}
+            # the units of a group may be in as many batches; all count as moving the sum whenever one of them does
+            chance = min(1.0, p.group * p.rate)
+            low, high = (int(x) for x in binom.ppf([1e-6 * delta, 1 - 1e-6 * delta], p.steps, chance))
+            times = {k: float(binom.pmf(k, p.steps, chance)) for k in range(low, high + 1)}
         else:
             times = {p.steps: 1.0}
         spread = [
@@ -223,6 +242,8 @@ def _within(delta: float, spend: Callable[[float], Cost], needs: Callable[[float
         needed = needs(part, found.epsilon) if math.isfinite(found.epsilon) else math.inf
         if needed <= delta:
             return found
+        if math.isfinite(found.epsilon) and needs(0.0, found.epsilon) > delta:  # and a smaller part needs more still
+            break
         part *= max(0.999 * delta / needed, 1e-3) if math.isfinite(needed) else 1e-3
     return Cost(math.inf, "delta is too small for this")
 

@@ -18,12 +18,12 @@ _MOST_STEPS = 10**7
 _LEAST, _MOST = 1e-4, 1e7  # multipliers searched
 
 
-def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise") -> "Plan":
+def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise", *, group: int = 1) -> "Plan":
     """The plan with its noise, steps or batch size solved so that its proven epsilon is at most `epsilon`.
 
     Guarantee: the returned plan's epsilon does not exceed `epsilon`, and `plan.epsilon` is set to it as a hard
     limit. The multiplier is within 0.1 % of the smallest that fits; steps and batch size are the largest whole
-    numbers that fit, the other two being as the plan says.
+    numbers that fit, the other two being as the plan says. With `group` it is the epsilon of groups of so many units.
 
     >>> from discreet import Clip, Gaussian, Mechanism, Plan, Poisson
     >>> sampling, mechanism = Poisson(examples=60_000, batch_size=256), Mechanism(Clip(1.0), Gaussian())
@@ -35,14 +35,14 @@ def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise") -> "Pl
     if not hasattr(plan, "mechanism"):
         raise ConfigError(f"{plan!r} is not a Plan; make one with discreet.Plan or discreet.methods.")
     if solve_for == "noise":
-        return replace(_solve_noise(plan, epsilon), epsilon=epsilon)
+        return replace(_solve_noise(plan, epsilon, group), epsilon=epsilon)
     if solve_for not in ("steps", "batch_size"):
         raise ConfigError(f"solve_for is {solve_for!r}; it must be 'noise', 'steps' or 'batch_size'.")
     if not plan.mechanism.noise.solved:
         raise ConfigError(f"the noise must be known to solve for {solve_for}; give Gaussian(multiplier).")
 
     if solve_for == "steps":
-        steps = _largest(lambda n: _spent(replace(plan, steps=n)), epsilon, _MOST_STEPS, plan.steps)
+        steps = _largest(lambda n: _spent(replace(plan, steps=n), group), epsilon, _MOST_STEPS, plan.steps)
         if steps == 0:
             raise ConfigError(f"not even one step fits epsilon {epsilon:g} with {plan.mechanism.noise!r}; add noise.")
         if steps == _MOST_STEPS:
@@ -50,7 +50,7 @@ def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise") -> "Pl
         return replace(plan, steps=steps, epsilon=epsilon)
 
     def spent(size: int) -> float:
-        return _spent(replace(plan, sampling=plan.sampling.with_batch_size(size)))
+        return _spent(replace(plan, sampling=plan.sampling.with_batch_size(size)), group)
 
     size = _largest(spent, epsilon, plan.sampling.largest_batch_size, plan.sampling.batch_size)
     if size == 0:
@@ -61,17 +61,17 @@ def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise") -> "Pl
     return replace(plan, sampling=plan.sampling.with_batch_size(size), epsilon=epsilon)
 
 
-def _spent(plan: "Plan") -> float:
-    return cost_for_search([plan.phase()], plan.delta, plan.tuning).epsilon
+def _spent(plan: "Plan", group: int) -> float:
+    return cost_for_search([plan.phase(group=group)], plan.delta, plan.tuning).epsilon
 
 
-def _solve_noise(plan: "Plan", epsilon: float) -> "Plan":
+def _solve_noise(plan: "Plan", epsilon: float, group: int) -> "Plan":
     def at(scale: float) -> "Plan":
         return replace(plan, mechanism=plan.mechanism.with_scale(scale))
 
     @cache
     def spent(scale: float) -> float:
-        return _spent(at(scale))
+        return _spent(at(scale), group)
 
     if plan.steps == 0 or spent(_LEAST) <= epsilon:
         return at(_LEAST)

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from scipy.special import log_ndtr, ndtr
+from scipy.special import log_ndtr
 
 
 def delta(mu: float, epsilon: float) -> float:
@@ -14,7 +14,8 @@ def delta(mu: float, epsilon: float) -> float:
     """
     if epsilon == 0:
         return math.erf(mu / math.sqrt(8))
-    return float(ndtr(-epsilon / mu + mu / 2) - math.exp(min(epsilon + log_ndtr(-epsilon / mu - mu / 2), 0.0)))
+    upper, lower = log_ndtr(-epsilon / mu + mu / 2), epsilon + log_ndtr(-epsilon / mu - mu / 2)
+    return float(math.exp(upper) * -math.expm1(min(lower - upper, 0.0)) * (1 + 1e-14 / mu))
 
 
 def epsilon(mu: float, target: float) -> float:

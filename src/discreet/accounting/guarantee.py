@@ -11,7 +11,7 @@ from discreet.accounting.meaning import TradeOff, belief
 from discreet.accounting.tuning import Tuning
 from discreet.contracts import Adjacency, Magnitudes, Phase
 from discreet.description import build, describe
-from discreet.errors import ConfigError, PrivacyError, whole
+from discreet.errors import ConfigError, PrivacyError, positive, whole
 
 Status = Literal["proven", "checked", "assumed", "broken"]
 Verdict = Literal["holds", "holds if", "unproven", "false"]
@@ -57,6 +57,15 @@ class Guarantee:
     group: int = 1
     phases: tuple[Phase, ...] = ()
     tuning: Tuning | None = None
+
+    def __post_init__(self) -> None:
+        positive("a guarantee's delta", self.delta)
+        if not self.delta < 1 or not isinstance(self.epsilon, (int, float)) or not self.epsilon >= 0:
+            raise ConfigError(f"({self.epsilon!r}, {self.delta!r}) is no epsilon and delta.")
+        if (self.adjacency, self.group > 1) not in _NEIGHBOURS:
+            raise ConfigError(f"a guarantee's adjacency is {self.adjacency!r}; it is not known.")
+        whole("a guarantee's group", self.group, least=1)
+        whole("a guarantee's steps", self.steps, least=0)
 
     @property
     def sound(self) -> bool:
@@ -108,7 +117,7 @@ class Guarantee:
         """The guarantee that `to_json` wrote; `laws` are your own noises, by class."""
         try:
             values = json.loads(text)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ConfigError(f"this is not the JSON of a guarantee: {error}") from error
         if not isinstance(values, dict) or values.get("format") != _FORMAT:
             found = values.get("format") if isinstance(values, dict) else type(values).__name__
@@ -154,7 +163,9 @@ class Guarantee:
             "true positives at 0.1 % false positives": tradeoff.power(0.001),
             "true positives at 1 % false positives": tradeoff.power(0.01),
             f"a random label among {classes} recalled": tradeoff.memorisation(classes),
-            "belief after, from an even one before (apart from a probability of delta)": belief(self.epsilon),
+            f"belief after, from an even one before (but for {self.delta:g} of cases)": belief(
+                tradeoff.surprise(self.delta)
+            ),
         }
 
 
@@ -163,7 +174,7 @@ def guarantee(
     delta: float,
     *,
     unit: str = "example",
-    adjacency: Adjacency = "add-remove",
+    adjacency: Adjacency | None = None,
     conditions: tuple[Condition, ...] = (),
     tuning: Tuning | None = None,
     steps: int = 0,
@@ -173,6 +184,9 @@ def guarantee(
     Where nothing is proven, that is an error, unless it is for want of noise: then epsilon is infinite.
     """
     releases = tuple(merge(phases))
+    stated = releases[0].adjacency if releases else adjacency or "add-remove"
+    if adjacency is not None and (adjacency == "replace") != (stated == "replace"):
+        raise PrivacyError(f"the releases are analysed under {stated!r}, not {adjacency!r}.")
     spent = cost(releases, delta, tuning)
     if math.isinf(spent.epsilon) and not any(p.multiplier == 0 and p.law is None for p in releases):
         raise PrivacyError(
@@ -186,7 +200,7 @@ def guarantee(
         spent.epsilon,
         delta,
         unit,
-        adjacency,
+        adjacency or stated,
         proof,
         conditions,
         steps=steps,

@@ -50,6 +50,12 @@ def regrid(values: Reals, masses: Reals, infinity: float, step: float) -> Losses
     return Losses(step, first, made, infinity)
 
 
+def mixed_loss(losses: Reals, rate: float) -> Reals:
+    """log(1 - q + q e^l)."""
+    low = np.log1p(rate * np.expm1(np.minimum(losses, 0))) if rate < 1 else losses
+    return np.where(losses > 0, losses + np.log(rate + (1 - rate) * np.exp(-np.abs(losses))), low)
+
+
 def subsampled(base: Losses, rate: float, step: float) -> tuple[Losses, Losses]:
     """Both directions of a query of which this is the loss, each unit taking part by a coin of probability `rate`.
 
@@ -59,8 +65,7 @@ def subsampled(base: Losses, rate: float, step: float) -> tuple[Losses, Losses]:
     losses, p = base.values, base.masses
     q = p * np.exp(-losses)
     outside = max(0.0, 1.0 - float(q.sum()))  # mass of Q where P has none
-    low = np.log1p(rate * np.expm1(np.minimum(losses, 0)))
-    mixed = np.where(losses > 0, losses + np.log(rate + (1 - rate) * np.exp(-np.abs(losses))), low)
+    mixed = mixed_loss(losses, rate)
     if rate < 1:
         mixed = np.append(mixed, math.log1p(-rate))
         p, q = np.append(p, 0.0), np.append(q, outside)

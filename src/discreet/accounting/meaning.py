@@ -4,6 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from discreet.errors import ConfigError
+
 
 @dataclass(frozen=True)
 class TradeOff:
@@ -33,17 +35,28 @@ class TradeOff:
         """The most that true positives can exceed false positives by: delta at epsilon 0."""
         return min(1.0, *(math.tanh(e / 2) + (1 - math.tanh(e / 2)) * d for e, d in self.points), 1.0)
 
+    def surprise(self, probability: float) -> float:
+        """A privacy loss that is exceeded at most with this probability.
+
+        That is more than the epsilon at delta = probability: a loss above e contributes only 1 - exp(e' - loss) to the
+        delta at e'. So P[loss > e] <= delta(e') / (1 - exp(e' - e)) for every e' below e.
+        """
+        found = [e - math.log1p(-d / probability) for e, d in self.points if d < probability]
+        return min(found, default=math.inf)
+
     def memorisation(self, classes: int) -> float:
         """The most often that a uniformly random label among `classes` can be predicted of its own example (T8)."""
         return self.power(1 / classes)
 
 
 def belief(epsilon: float, prior: float = 0.5) -> float:
-    """What an attacker who believed `prior` may come to believe, outside a probability of delta.
+    """What an attacker who believed `prior` comes to believe where the privacy loss is `epsilon`.
 
     >>> round(belief(1.0), 3)
     0.731
     """
+    if not 0 < prior < 1:
+        raise ConfigError(f"the belief before is {prior!r}; it must be between 0 and 1.")
     odds = epsilon + math.log(prior / (1 - prior))
     return 1 / (1 + math.exp(-odds)) if odds > -700 else 0.0
 

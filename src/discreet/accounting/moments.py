@@ -26,6 +26,8 @@ def log_moments(law: Law, shift: float) -> Reals:
     """lambda_0 .. lambda_MOST for one coordinate; infinite where a moment is not finite or was not found."""
     if law.gaussian:
         return _ORDERS * (_ORDERS - 1) / 2 * shift**2
+    if shift > _LAST:
+        return np.where(_ORDERS < 2, 0.0, math.inf)
     return _by_quadrature(law, [shift])[0]
 
 

@@ -14,8 +14,9 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from discreet.accounting import product
-from discreet.accounting.losses import Losses, Reals, split, subsampled, symmetric
-from discreet.contracts import Phase
+from discreet.accounting.losses import Losses, Reals, mixed_loss, split, subsampled, symmetric
+from discreet.contracts import Law, Magnitudes, Phase
+from discreet.inversion import invert
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def pairs_of(phase: Phase) -> tuple[Pair, ...]:
 
     The order of the two is the same for every phase, so that runs compose direction by direction.
     """
-    if phase.law is not None and phase.shifts is not None and _by_coins(phase):
+    if phase.law is not None and phase.shifts is not None and _by_coins(phase) and _hidden(phase.law, phase.shifts):
         return _product(phase)
     if phase.multiplier <= 0:
         return ()
@@ -44,24 +45,30 @@ def pairs_of(phase: Phase) -> tuple[Pair, ...]:
         return _fixed_size(rate, sigma / 2) if phase.group == 1 else ()
     if phase.scheme == "fixed-batches":
         return ()
-    if phase.law is not None and not _by_coins(phase):  # three laws at once, of which one Gaussian pair says nothing
-        return ()
     if phase.adjacency == "replace":
+        if phase.law is not None:  # three laws at once, of which one Gaussian pair says nothing
+            return ()
         coins = {0: 1 - rate, 1: rate}
         return (_mixture(coins, {-j: w for j, w in coins.items()}, sigma),) if phase.group == 1 else ()
     if phase.group > 1:
-        coins = {j: float(binom.pmf(j, phase.group, rate)) for j in range(phase.group + 1)}  # how many take part
+        most = min(phase.group, int(binom.isf(1e-30, phase.group, rate)) + 1)
+        coins = {j: float(binom.pmf(j, phase.group, rate)) for j in range(most + 1)}  # how many take part
         return _mixture(coins, {0: 1.0}, sigma), _mixture({0: 1.0}, {-j: w for j, w in coins.items()}, sigma)
     spread = deviation(rate, sigma)
-    return (
-        Pair(spread, partial(_span, rate, sigma), partial(remove_losses, rate, sigma)),
-        Pair(spread, partial(_span, rate, sigma), partial(add_losses, rate, sigma)),
-    )
+    remove = Pair(spread, partial(_span, rate, sigma), partial(remove_losses, rate, sigma))
+    if rate == 1:  # reflecting x to 1 - x swaps the two laws
+        return remove, remove
+    return remove, Pair(spread, partial(_span, rate, sigma), partial(add_losses, rate, sigma))
 
 
 def _by_coins(phase: Phase) -> bool:
     """Whether one unit is there or not, by its own coin: the one case in which a pair of laws is all there is."""
     return phase.scheme == "poisson" and phase.adjacency != "replace" and phase.group == 1
+
+
+def _hidden(law: Law, shifts: Magnitudes) -> bool:
+    """Whether there is enough noise for coordinate by coordinate accounting to be worth anything."""
+    return math.sqrt(law.fisher) * shifts.norm < 15 and max(shifts.levels) < 30
 
 
 def deviation(rate: float, sigma: float) -> float:
@@ -195,14 +202,8 @@ def _mixture_losses(p: dict[int, float], q: dict[int, float], sigma: float, step
     ends = _mixture_loss(np.array([low, high]), p, q, sigma)
     first, last = math.floor(ends[0] / step), math.ceil(ends[1] / step)
     losses = step * np.arange(first, last + 1)
-    left, right = np.full(losses.shape, low - sigma), np.full(losses.shape, high + sigma)
-    for _ in range(100):
-        middle = (left + right) / 2
-        if np.all((middle <= left) | (middle >= right)):
-            break
-        passed = _mixture_loss(middle, p, q, sigma) > losses
-        left, right = np.where(passed, left, middle), np.where(passed, middle, right)
-    x = (left + right) / 2
+    table = np.linspace(low - sigma, high + sigma, 20_001)
+    x = invert(lambda at: _mixture_loss(at, p, q, sigma), losses, table, tolerance=1e-13)
 
     def mass(weights: dict[int, float]) -> tuple[Reals, float, float]:
         inside, below, above = np.zeros(len(x) - 1), 0.0, 0.0
@@ -215,8 +216,11 @@ def _mixture_losses(p: dict[int, float], q: dict[int, float], sigma: float, step
     with_unit, below, above = mass(p)
     without, _, _ = mass(q)
     # 1e-15 of the mass goes up a whole bin for what the difference may have lost
-    excess = with_unit - without * np.exp(losses[:-1]) + 1e-15 * with_unit
-    return split(step, first, with_unit, excess, below, above)
+    with np.errstate(divide="ignore"):
+        matched = np.exp(np.minimum(np.log(without) + losses[:-1], 0.0))  # never more than the mass it is taken from
+    excess = with_unit - matched + 1e-15 * with_unit
+    left_out = max(0.0, 1 - sum(p.values()))  # chances too small to be listed
+    return split(step, first, with_unit, excess, below, above + left_out)
 
 
 # --- a set of fixed size ---------------------------------------------------------------------------------------------
@@ -243,18 +247,24 @@ def _product(phase: Phase) -> tuple[Pair, Pair]:
     assert phase.law is not None
     assert phase.shifts is not None
     law, shifts = phase.law, phase.shifts
-    size = math.sqrt(law.fisher) * shifts.norm
-    spread = deviation(phase.rate, 1 / size)
 
     def base(tail: float) -> Losses:
         coarse = 10.0 ** (4 * math.floor(math.log10(tail) / 4))  # one of few, so that they are computed once
         return product.losses(law, shifts, coarse)
 
+    known = base(1e-16)
+    mixed = mixed_loss(known.values, phase.rate)
+    masses = (1 - phase.rate) * known.masses * np.exp(-known.values) + phase.rate * known.masses
+    mean = np.average(mixed, weights=masses)
+    spread = max(math.sqrt(np.average((mixed - mean) ** 2, weights=masses)), 1e-12)
+
     def span(tail: float) -> float:
-        ends = base(tail).values[[0, -1]]
-        return float(np.logaddexp(math.log(phase.rate), ends[1]) - min(ends[0], 0.0))
+        ends = mixed_loss(base(tail).values[[0, -1]], phase.rate)
+        return float(ends[1] - ends[0])
 
     def one(direction: int, step: float, tail: float) -> Losses:
         return subsampled(base(tail), phase.rate, step)[direction]
 
-    return Pair(spread, span, partial(one, 0)), Pair(spread, span, partial(one, 1))
+    remove = Pair(spread, span, partial(one, 0))
+    # without sampling, reflecting x to shift - x swaps the two laws, so that both directions are the same
+    return remove, (remove if phase.rate == 1 else Pair(spread, span, partial(one, 1)))

@@ -121,6 +121,8 @@ def compose(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> floa
 def compositions(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> Iterator[Composed]:
     """The composed losses, with float64 first and then with more digits, should they be needed."""
     grid = parts[0].step
+    if any(p.infinity >= 1 for p in parts):
+        return
     infinity = -math.expm1(sum(t * math.log1p(-min(p.infinity, 1.0)) for p, t in zip(parts, steps, strict=True)))
     allowed = delta * (1 - _ROUND_OFF) - infinity
     if allowed <= 0:
@@ -137,17 +139,19 @@ def compositions(parts: Sequence[Losses], steps: Sequence[int], delta: float) ->
     least = sum(t * int(p.first) for p, t in zip(parts, steps, strict=True))
     most = sum(t * (int(p.first) + len(p.masses) - 1) for p, t in zip(parts, steps, strict=True))
 
-    reach = deviation
+    reach = max(deviation, grid)
     while True:  # widen the window until what lies above it is a negligible part of delta
         high = min(most, math.ceil((ceiling + reach) / grid))
         beyond = 0.0 if high == most else _mass_above(coarse, steps, grid * high, tilt)
         if beyond <= 1e-6 * allowed:
             break
         reach *= 1.5
-    left = 6.0 * deviation
+    left = max(6.0 * deviation, grid)
     while True:  # what lies below the window wraps around to its top, which only adds to delta: keep it small
         low = max(least, math.floor((min(mean, ceiling) - left) / grid))
-        wrapped = _mass_below(coarse, steps, grid * low, tilt, log_total) * math.exp(log_total - tilt * ceiling / 2)
+        wrapped = _mass_below(coarse, steps, grid * low, tilt, log_total) * math.exp(
+            min(700.0, log_total - tilt * ceiling / 2)
+        )
         if low == least or wrapped <= 1e-5 * allowed:
             break
         left *= 1.5

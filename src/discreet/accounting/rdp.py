@@ -47,13 +47,13 @@ def divergences(phases: Sequence[Phase], orders: Sequence[float] = ORDERS) -> Re
 @lru_cache(maxsize=1024)
 def _of_one(phase: Phase, orders: tuple[float, ...]) -> tuple[float, ...]:
     """One release's divergences."""
-    unknown = tuple(math.inf for _ in orders)
-    by_coins = phase.adjacency != "replace" and phase.group == 1
-    if phase.scheme != "poisson" or not (by_coins or phase.rate == 1):
-        return unknown
+    by_coins = phase.scheme == "poisson" and phase.adjacency != "replace" and phase.group == 1
     if phase.law is None or not by_coins:
+        if phase.multiplier == 0:
+            return tuple(math.inf for _ in orders)
         times = phase.group * (2 if phase.adjacency == "replace" else 1)  # as far as a unit moves the sum
-        return _gaussian(phase.rate, phase.multiplier / times, orders) if phase.multiplier else unknown
+        # where no amplification is known for Rényi divergences, as if everybody always took part
+        return _gaussian(phase.rate if by_coins else 1.0, phase.multiplier / times, orders)
     known = moments.of_ball(phase.law, 1 / phase.scale)
     if phase.shifts is not None:
         known = np.minimum(known, moments.of_product(phase.law, phase.shifts))

@@ -35,6 +35,8 @@ class Tuning:
 
     def __post_init__(self) -> None:
         positive("the number of tuning runs", self.runs)
+        if self.runs > 1e6:
+            raise ConfigError(f"{self.runs!r} tuning runs are too many; the most is 1,000,000.")
         if self.distribution not in get_args(Distribution):
             raise ConfigError(
                 f"the distribution of runs is {self.distribution!r}; it must be one of "

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from discreet.errors import positive
+from discreet.inversion import invert
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -154,22 +155,7 @@ class Family:
         )
 
     def where(self, losses: Reals, shift: float) -> Reals:
-        """The point at which the loss of a log-concave law passes each value: a table, then false position."""
+        """The point at which the loss of a log-concave law passes each value."""
         away = np.geomspace(1e-4, self.far, 1000)
-        x = np.concatenate((-away[::-1], np.linspace(0, shift, 200), shift + away))
-        found = self.loss(x, shift)
-        after = np.clip(np.searchsorted(found, losses, side="right"), 1, len(x) - 1)
-        low, high = x[after - 1], x[after]
-        below, above = found[after - 1] - losses, found[after] - losses
-        for _ in range(40):
-            with np.errstate(divide="ignore", invalid="ignore"):
-                guess = high - above * (high - low) / (above - below)
-            middle = np.where((guess > low) & (guess < high), guess, (low + high) / 2)
-            value = self.loss(middle, shift) - losses
-            if np.all((np.abs(value) <= 2e-14) | (middle <= low) | (middle >= high)):
-                return middle
-            passed = value > 0
-            # the end that stays counts half (Illinois), so that both ends come in
-            above, below = np.where(passed, value, above / 2), np.where(passed, below / 2, value)
-            low, high = np.where(passed, low, middle), np.where(passed, middle, high)
-        return (low + high) / 2
+        table = np.concatenate((-away[::-1], np.linspace(0, shift, 200), shift + away))
+        return invert(lambda x: self.loss(x, shift), losses, table)

@@ -81,6 +81,16 @@ class Source:
             if not np.any(keys[order[1:]] == keys[order[:-1]]):
                 return order
 
+    def subset(self, count: int, size: int) -> npt.NDArray[np.intp]:
+        """A uniformly random set of `size` of `count` things: those with the smallest random keys."""
+        if size >= count:
+            return np.arange(count)
+        while True:
+            keys = self.octets(8 * count).view(np.uint64)
+            order = np.argpartition(keys, size)  # the one at `size` is in its place, smaller ones before it
+            if keys[order[:size]].max() < keys[order[size]]:
+                return order[:size]
+
     def below(self, limit: int, count: int) -> npt.NDArray[np.int64]:
         """`count` uniformly random whole numbers from 0 to limit - 1: exactly, as what is past the last whole multiple
         of the limit is drawn again."""

@@ -1,0 +1,77 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from discreet import Laplace, StudentT
+from discreet.accounting import moments, rdp
+from discreet.claims import enveloped
+from discreet.contracts import Phase
+
+phases = st.builds(
+    Phase,
+    rate=st.floats(-4, 0).map(lambda x: 10**x),
+    multiplier=st.floats(-0.3, 1.5).map(lambda x: 10**x),
+    steps=st.integers(1, 10_000),
+)
+whole = tuple(float(a) for a in (2, 3, 5, 8, 16, 64))
+
+
+@settings(max_examples=50, deadline=None)
+@given(phases, phases)
+def test_composition_is_additive(one, two):
+    together = rdp.divergences([one, two], whole)
+    np.testing.assert_allclose(together, rdp.divergences([one], whole) + rdp.divergences([two], whole), rtol=1e-12)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.floats(0.001, 0.999), st.floats(0.4, 4), st.sampled_from([2, 3, 7]))
+def test_removing_dominates_adding(rate, multiplier, order):
+    """T3, by a sum over a fine grid: D(mixture || plain) >= D(plain || mixture)."""
+    x = np.linspace(-14 * multiplier, 14 * multiplier + 1 + order, 200_001)
+    width = (x[1] - x[0]) / (multiplier * math.sqrt(2 * math.pi))
+    zero, one = np.exp(-0.5 * (x / multiplier) ** 2), np.exp(-0.5 * ((x - 1) / multiplier) ** 2)
+    mixed = (1 - rate) * zero + rate * one
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        remove = np.nansum(np.where(zero > 0, mixed**order * zero ** (1.0 - order), 0)) * width
+        add = np.nansum(np.where(mixed > 0, zero**order * mixed ** (1.0 - order), 0)) * width
+    assert remove >= add * (1 - 1e-9)
+    if order * 14 / multiplier < 200 and order <= 3:
+        found = rdp.divergences([Phase(rate, multiplier, 1)], (float(order),))[0]
+        assert found == pytest.approx(math.log(remove) / (order - 1), rel=1e-4, abs=1e-9)
+
+
+def test_the_papers_conversion_is_never_below_the_improved_one():
+    found = rdp.divergences([Phase(256 / 60_000, 1.1, 14_062)])
+    assert rdp.classic(found, rdp.ORDERS, 1e-5) == pytest.approx(3.008, abs=6e-4)
+    assert rdp.improved(found, rdp.ORDERS, 1e-5) == pytest.approx(2.597, abs=6e-4)
+
+
+@pytest.mark.parametrize("law", [StudentT(9), Laplace()], ids=str)
+def test_fractional_orders_lie_on_a_line_above_a_convex_function(law):
+    phase = enveloped(law.law, 1.0, 1_000, 0.01, 1)
+    orders = (2.0, 2.5, 3.0, 3.25, 4.0)
+    two, half, three, quarter, four = rdp.divergences([phase], orders)
+    assert 1.5 * half == pytest.approx((1 * two + 2 * three) / 2)
+    assert 2.25 * quarter == pytest.approx(0.75 * 2 * three + 0.25 * 3 * four)
+
+
+def test_nothing_is_said_beyond_the_largest_order_that_was_computed():
+    phase = enveloped(StudentT(9).law, 1.0, 1_000, 0.01, 1)
+    assert math.isinf(rdp.divergences([phase], (moments.MOST + 1.0,))[0])
+
+
+@pytest.mark.parametrize(
+    ("settings", "times"),
+    [({"scheme": "fixed-size", "adjacency": "replace"}, 2), ({"adjacency": "replace"}, 2), ({"group": 3}, 3),
+     ({"scheme": "fixed-batches"}, 1)],
+)  # fmt: skip
+def test_where_no_amplification_is_proven_everybody_counts_as_taking_part(settings, times):
+    found = rdp.divergences([Phase(0.01, 1.0, 1, **settings)], (2.0, 7.5))
+    np.testing.assert_allclose(found, [times**2, 7.5 * times**2 / 2])
+
+
+def test_without_sampling_the_gaussian_divergence_is_known_for_every_relation():
+    assert rdp.divergences([Phase(1.0, 4.0, 3, adjacency="replace", group=2)], (5.0,))[0] == pytest.approx(3 * 5 / 2)
