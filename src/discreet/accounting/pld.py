@@ -177,17 +177,15 @@ def _sum(
 
     A coefficient's error is some roundings and grows with the power; all points' errors together are at most its norm.
     """
-    spectrum = np.ones(size // 2 + 1, np.result_type(precision, np.complex64))
+    logs = np.zeros(size // 2 + 1, np.result_type(precision, np.complex64))
     for losses, kept, count in zip(parts, tilted, steps, strict=True):
         folded = np.bincount((int(losses.first) + np.arange(len(kept.masses))) % size, kept.masses, minlength=size)
-        one = rfft(folded.astype(precision))
-        spectrum *= np.abs(one) ** count * np.exp(1j * (count * np.angle(one)))
-    error = (
-        float(np.finfo(precision).eps)
-        * math.log2(size)
-        * (1 + sum(steps))
-        * float(np.linalg.norm(spectrum.astype(complex)))
-    )
+        with np.errstate(divide="ignore", invalid="ignore"):
+            logs += count * np.log(rfft(folded.astype(precision)))
+    logs[np.isnan(logs)] = -math.inf
+    spectrum = np.exp(logs)
+    norm = math.sqrt(2) * float(np.linalg.norm(spectrum.astype(complex)))  # of both halves
+    error = float(np.finfo(precision).eps) * math.log2(size) * (1 + sum(steps)) * norm
     return np.maximum(irfft(spectrum, size), 0).astype(float), error
 
 
@@ -203,9 +201,20 @@ def _solve(values: Reals, masses: Reals, errors: Reals) -> float:
             found = float(masses[i + 1 :] @ -np.expm1(values[i] - values[i + 1 :])) + float(errors[i])
         return math.inf if math.isnan(found) else found
 
-    low, high = -1, len(values) - 1
-    if delta(high) > 1:
+    last = len(values) - 1
+    if delta(last) > 1:
         return math.inf
+    # about where it is, by sums that may cancel; then, around it, for certain
+    with np.errstate(over="ignore", invalid="ignore"):
+        above = np.append(masses[1:], 0.0)[::-1]
+        shrunk = np.cumsum(above * np.exp(-np.append(values[1:], 0.0)[::-1]))[::-1] * np.exp(values)
+        rough = np.cumsum(above)[::-1] - shrunk + errors
+    guess = int(np.argmax(rough <= 1)) if np.any(rough <= 1) else last
+    low, high, reach = guess, guess, 2
+    while low >= 0 and delta(low) <= 1:
+        low, reach = max(-1, low - reach), 2 * reach
+    while delta(high) > 1:
+        high, reach = min(last, high + reach), 2 * reach
     while high - low > 1:
         middle = (low + high) // 2
         low, high = (low, middle) if delta(middle) <= 1 else (middle, high)
@@ -218,6 +227,15 @@ def _solve(values: Reals, masses: Reals, errors: Reals) -> float:
 
 
 @dataclass(frozen=True)
+class _Few:
+    """A distribution on a few thousand points of a fine grid, dense around 0: enough for exponential moments."""
+
+    step: float  # of the fine grid
+    values: Reals
+    masses: Reals
+
+
+@dataclass(frozen=True)
 class _Tilted:
     masses: Reals
     log_total: float
@@ -225,7 +243,7 @@ class _Tilted:
     variance: float
 
 
-def _tilt(losses: Losses, tilt: float) -> _Tilted:
+def _tilt(losses: Losses | _Few, tilt: float) -> _Tilted:
     """The distribution with masses p(l) e^(tilt l) / E[e^(tilt l)], and its first moments."""
     values = losses.values
     with np.errstate(divide="ignore"):
@@ -238,7 +256,7 @@ def _tilt(losses: Losses, tilt: float) -> _Tilted:
     return _Tilted(masses, top + math.log(total), mean, float(masses @ (values - mean) ** 2))
 
 
-def _log_moment(parts: Sequence[Losses], steps: Sequence[int], tilt: float) -> float:
+def _log_moment(parts: Sequence[_Few], steps: Sequence[int], tilt: float) -> float:
     """log E[e^(tilt * loss)] of the whole run."""
     return sum(count * _tilt(losses, tilt).log_total for losses, count in zip(parts, steps, strict=True))
 
@@ -253,21 +271,28 @@ def _raise_low(losses: Losses, least: float) -> Losses:
     return Losses(losses.step, losses.first + below, masses, losses.infinity)
 
 
-def _coarsen(losses: Losses) -> Losses:
-    """A distribution on a few thousand points with the same mean and no smaller exponential moment.
+def _coarsen(losses: Losses) -> _Few:
+    """Few points with the same mean and no smaller exponential moment.
 
-    Each mass is shared between two coarse points so that its mean stays; e^(tilt * loss) is convex.
+    Each mass is shared between two points so that its mean stays; e^(tilt * loss) is convex.
     """
-    group = len(losses.masses) // 4096 + 1
-    i = np.arange(len(losses.masses))
-    upper = losses.masses * (i % group) / group
-    masses = np.zeros(len(i) // group + 2)
-    np.add.at(masses, i // group, losses.masses - upper)
-    np.add.at(masses, i // group + 1, upper)
-    return Losses(losses.step * group, losses.first / group, masses, losses.infinity)
+    last = len(losses.masses) - 1
+    zero = min(max(-int(losses.first), 0), last)
+    offsets = np.concatenate((np.arange(1024), np.geomspace(1024, last + 1024, 1024).astype(int)))
+    kept = np.unique(np.clip(np.concatenate((np.array([0, last]), zero - offsets, zero + offsets)), 0, last)).astype(
+        int
+    )
+    i = np.arange(last + 1)
+    after = np.clip(np.searchsorted(kept, i, side="right"), 1, max(1, len(kept) - 1))
+    if len(kept) == 1:
+        return _Few(losses.step, losses.values, losses.masses)
+    upper = losses.masses * (i - kept[after - 1]) / (kept[after] - kept[after - 1])
+    masses = np.zeros(len(kept))
+    masses += np.bincount(after - 1, losses.masses - upper, len(kept)) + np.bincount(after, upper, len(kept))
+    return _Few(losses.step, losses.values[kept], masses)
 
 
-def _chernoff(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> tuple[float, float]:
+def _chernoff(parts: Sequence[_Few], steps: Sequence[int], delta: float) -> tuple[float, float]:
     """The tilt whose exponential-moment bound on epsilon is smallest, and that bound."""
 
     def bound(log_tilt: float) -> float:
@@ -278,7 +303,7 @@ def _chernoff(parts: Sequence[Losses], steps: Sequence[int], delta: float) -> tu
     return math.exp(found[0]), found[1]
 
 
-def _mild_tilt(parts: Sequence[Losses], steps: Sequence[int], best: float, ceiling: float, delta: float) -> float:
+def _mild_tilt(parts: Sequence[_Few], steps: Sequence[int], best: float, ceiling: float, delta: float) -> float:
     """The smallest tilt under which round-off is a negligible part of delta (a strong one makes tails heavy)."""
     for part in np.linspace(0, 1, 41):
         if _log_moment(parts, steps, part * best) - part * best * ceiling <= math.log(delta) + 11:
@@ -286,7 +311,7 @@ def _mild_tilt(parts: Sequence[Losses], steps: Sequence[int], best: float, ceili
     return best
 
 
-def _mass_above(parts: Sequence[Losses], steps: Sequence[int], value: float, tilt: float) -> float:
+def _mass_above(parts: Sequence[_Few], steps: Sequence[int], value: float, tilt: float) -> float:
     """An upper bound on the mass above `value`, as it counts when it wraps around under the tilt."""
 
     def bound(log_extra: float) -> float:
@@ -296,7 +321,7 @@ def _mass_above(parts: Sequence[Losses], steps: Sequence[int], value: float, til
     return math.exp(min(0.0, _minimum(bound, -7.0, max(-6.0, -math.log(parts[0].step)))[1]))
 
 
-def _mass_below(parts: Sequence[Losses], steps: Sequence[int], value: float, tilt: float, log_total: float) -> float:
+def _mass_below(parts: Sequence[_Few], steps: Sequence[int], value: float, tilt: float, log_total: float) -> float:
     """An upper bound on the tilted mass below `value`."""
 
     def bound(log_less: float) -> float:
