@@ -15,3 +15,9 @@ torch.set_num_threads(1)
 def _fixed_models():
     """Models and data are the same in every run; the library draws nothing from this generator but probe labels."""
     torch.manual_seed(0)
+
+
+@pytest.fixture
+def fuzz_count():
+    """How many mutations a fuzz test makes: a thousand in all of them, and twenty thousand in `make soak`."""
+    return 6_700 if os.environ.get("DISCREET_SOAK") else 350

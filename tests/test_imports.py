@@ -27,6 +27,20 @@ def test_importing_discreet_imports_nothing_heavy():
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
+PLAN = ["plan", "--examples", "500", "--batch-size", "50", "--epochs", "1", "--noise", "9"]
+
+
+@pytest.mark.parametrize("arguments", [["plan", "--help"], PLAN])
+def test_planning_on_the_command_line_needs_no_torch(arguments):
+    code = (
+        f"import sys; sys.argv = {['discreet', *arguments]!r}\n"
+        "from discreet.cli import main\n"
+        "try:\n    main()\nexcept SystemExit:\n    pass\n"
+        "assert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
 @pytest.mark.parametrize("name", discreet.__all__)
 def test_every_public_name_is_there(name):
     assert getattr(discreet, name) is not None

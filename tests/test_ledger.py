@@ -7,7 +7,7 @@ from torch.nn import functional as F
 
 from discreet import Clip, Gaussian, Mechanism, PerLayerClip, Plan, Poisson, PrivacyError, attach
 from discreet.contracts import Layout, Phase
-from discreet.ledger import Ledger
+from discreet.ledger import Account, Ledger
 
 LAYOUT = Layout(("w",), ((2, 3),))
 
@@ -17,8 +17,12 @@ def plan(steps=5, bound=None):
     return Plan(sampling=sampling, mechanism=Mechanism(bound or Clip(1.0), Gaussian(1.0)), steps=steps, delta=1e-5)
 
 
+def account(path, made=None, layout=LAYOUT, **settings):
+    return Account(None if path is None else Ledger(path, **settings), made or plan(), layout)
+
+
 def spent(path, count=3):
-    ledger = Ledger(path, plan(), LAYOUT)
+    ledger = account(path)
     for _ in range(count):
         ledger.spend()
     return ledger
@@ -34,7 +38,7 @@ def test_a_file_continues_where_it_ended(tmp_path):
     path = tmp_path / "deep" / "ledger.jsonl"
     first = spent(path)
     first.close()
-    again = Ledger(path, plan(), LAYOUT)
+    again = account(path)
     assert (again.released, again.head, again.phases) == (3, first.head, first.phases)
     assert len(path.read_text().splitlines()) == 4
 
@@ -42,9 +46,9 @@ def test_a_file_continues_where_it_ended(tmp_path):
 def test_another_plan_or_model_is_refused(tmp_path):
     spent(tmp_path / "ledger.jsonl").close()
     with pytest.raises(PrivacyError, match="belongs to another plan"):
-        Ledger(tmp_path / "ledger.jsonl", plan(steps=6), LAYOUT)
+        account(tmp_path / "ledger.jsonl", plan(steps=6))
     with pytest.raises(PrivacyError, match="belongs to another model"):
-        Ledger(tmp_path / "ledger.jsonl", plan(), Layout(("w",), ((2, 4),)))
+        account(tmp_path / "ledger.jsonl", layout=Layout(("w",), ((2, 4),)))
 
 
 @pytest.mark.parametrize("line", [0, 1, 2])
@@ -63,7 +67,7 @@ def test_damage_is_found_and_its_line_named(tmp_path, line, damage):
         lines[line] = "{]" if damage == "garbage" else "17"
     path.write_text("\n".join(lines) + "\n")
     with pytest.raises(PrivacyError, match=f"damaged at line {line + 1}"):
-        Ledger(path, plan(), LAYOUT)
+        account(path)
 
 
 @pytest.mark.parametrize("bound", [Clip(1.0), PerLayerClip(1.0)])
@@ -71,19 +75,19 @@ def test_damage_is_found_and_its_line_named(tmp_path, line, damage):
 @pytest.mark.parametrize("releases", [0, 3])
 def test_a_torn_last_line_counts_as_spent(tmp_path, keep, releases, bound):
     path = tmp_path / "ledger.jsonl"
-    ledger = Ledger(path, plan(bound=bound), LAYOUT)
+    ledger = account(path, plan(bound=bound))
     for _ in range(releases + 1):
         ledger.spend()
     ledger.close()
     whole = path.read_bytes()
     start = whole[:-1].rindex(b"\n") + 1
     path.write_bytes(whole[: start + keep] if keep > 0 else whole[:keep])
-    again = Ledger(path, plan(bound=bound), LAYOUT)
+    again = account(path, plan(bound=bound))
     assert again.released == releases + 1
     assert again.phases == (Phase(0.25, 1.0, releases + 1, adjacency="zero-out"),)
     again.close()
     assert json.loads(path.read_text().splitlines()[-1])["recovered"] is True
-    assert Ledger(path, plan(bound=bound), LAYOUT).released == releases + 1
+    assert account(path, plan(bound=bound)).released == releases + 1
 
 
 def test_the_line_is_on_disk_before_the_noise_is_drawn(tmp_path, monkeypatch):

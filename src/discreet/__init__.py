@@ -9,12 +9,15 @@ if TYPE_CHECKING:
     from discreet.accounting.guarantee import Claim, Condition, Guarantee
     from discreet.accounting.tuning import Tuning, tuning_cost
     from discreet.bounds import AutomaticClip, Clip, PerLayerClip
+    from discreet.checkpoint import load_checkpoint, save_checkpoint
     from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
+    from discreet.ledger import Ledger
     from discreet.mechanism import Mechanism
     from discreet.noise import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
     from discreet.plan import Plan
     from discreet.private import Private, attach
     from discreet.sampling import FixedBatches, FixedSize, Poisson, Shuffled
+    from discreet.verification import verify
 
 __version__ = "0.1.0"
 
@@ -32,6 +35,7 @@ _HOMES = {
     "Gaussian": "noise",
     "Guarantee": "accounting.guarantee",
     "Laplace": "noise",
+    "Ledger": "ledger",
     "Logistic": "noise",
     "Mechanism": "mechanism",
     "PerLayerClip": "bounds",
@@ -46,7 +50,10 @@ _HOMES = {
     "VarianceGamma": "noise",
     "attach": "private",
     "calibrate": "accounting.calibrate",
+    "load_checkpoint": "checkpoint",
+    "save_checkpoint": "checkpoint",
     "tuning_cost": "accounting.tuning",
+    "verify": "verification",
 }
 
 __all__ = [
@@ -63,6 +70,7 @@ __all__ = [
     "Gaussian",
     "Guarantee",
     "Laplace",
+    "Ledger",
     "Logistic",
     "Mechanism",
     "PerLayerClip",
@@ -77,8 +85,11 @@ __all__ = [
     "VarianceGamma",
     "attach",
     "calibrate",
+    "load_checkpoint",
     "methods",
+    "save_checkpoint",
     "tuning_cost",
+    "verify",
 ]
 
 

@@ -163,6 +163,42 @@ def plan(
     _print_plan(made, length, proven, others)
 
 
+@app.command()
+def verify(
+    ledger: Annotated[Path, typer.Argument(help="A ledger file, or a run's folder.")],
+    key: Annotated[Path | None, typer.Option(help="A file with the key that signed the ledger.")] = None,
+    anchor: Annotated[
+        str | None, typer.Option(help="The hash of a line that must be there, as it was printed or stored elsewhere.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Check that a ledger is as it was written, and re-derive what is proven from the file alone.
+
+    Exits with 1 if a line was changed, moved or taken out, and says which.
+    """
+    from discreet.verification import verify as check
+
+    try:
+        found = check(ledger, key=None if key is None else _read_key(key), anchor=anchor)
+    except PrivacyError as error:
+        if as_json:
+            typer.echo(json.dumps({"holds": False, "reason": str(error)}, ensure_ascii=False))
+        else:
+            Console(stderr=True).print(Text.assemble(("does not hold: ", "bold red"), str(error)), soft_wrap=True)
+        raise typer.Exit(1) from error
+    if as_json:
+        typer.echo(json.dumps({"holds": True} | found.to_dict(), ensure_ascii=False))
+    else:
+        Console().print(Text(str(found)))
+
+
+def _read_key(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"the key cannot be read from {path}: {error}") from error
+
+
 def _print_plan(made: "Plan", length: float, proven: "Guarantee", others: "list[Size]") -> None:
     from discreet.accounting.guarantee import round_up
 

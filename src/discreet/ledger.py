@@ -1,170 +1,509 @@
 """What has been spent, in memory or on disk: one line a release, written before the release exists.
 
-Each line carries the hash of the one before it, so that a line cannot be changed, moved or taken out of the middle
-unnoticed. (Whoever can rewrite the whole file can forge it: a chain without a secret proves no more.)
+Each line is JSON and carries the hash of the one before it, so that a line cannot be changed, moved or taken out of the
+middle unnoticed. Kinds of lines:
+
+    dataset   what the file caps: all runs and queries on one data set, together
+    run       a plan, the model's parameters and contract, what one step costs, versions
+    release   one step of a run (or `count` of them, reserved ahead)
+    query     something else that was asked of the data, with its cost: a covariance, an audit
+
+Whoever can rewrite the whole file can forge it: a chain without a secret proves no more. A key closes that (every line
+is then signed), and so does an anchor: the last line's hash, kept elsewhere.
 """
 
 import hashlib
+import hmac
 import json
 import os
-from collections.abc import Mapping
-from dataclasses import replace
-from importlib.metadata import version
+import secrets
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 from filelock import FileLock, Timeout
 
+from discreet.accounting import cost
+from discreet.accounting.guarantee import Guarantee, guarantee, phase_from_dict, phase_to_dict
 from discreet.contracts import Layout, Phase
-from discreet.errors import PrivacyError
+from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, positive, whole
 from discreet.plan import Plan
 
-_FORMAT = "discreet-ledger/1"
+FORMAT = "discreet-ledger/1"
+_PACKAGES = ("discreet", "torch", "numpy", "scipy", "dp-accounting", "cryptography")
+_LONGEST = 1 << 24  # bytes a line may have
 
 
+@dataclass(frozen=True)
 class Ledger:
-    """The releases of one plan on one model.
+    """A file that counts what is spent.
 
-    Guarantee: `spend` returns only after the release is counted, and with a path only after it is on disk. A crash
-    can only over-count.
+    With `dataset`, `epsilon` and `delta` it belongs to a data set and caps the total over all runs, queries and
+    processes that name it, each run counting with its whole declared horizon (where it ends may depend on what was
+    seen). Without, it holds one run. `key` signs every line. `reserve` writes one line for so many releases: faster on
+    a slow disk, and a crash then over-counts by as many.
     """
 
-    def __init__(self, path: str | Path | None, plan: Plan, layout: Layout) -> None:
-        self._path = None if path is None else Path(path)
-        self._one = plan.phase(layout, steps=1)
-        self._possible = plan.sampling.participations
-        self._released = 0
-        self._last = 0  # the last step that raised the number of participations
-        self._lock = None if self._path is None else _lock(self._path)
-        self._head = ""
-        self._runs: list[Phase] = []
-        opening = {
-            "kind": "plan",
-            "format": _FORMAT,
-            "plan": plan.to_dict(),
-            "parameters": [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)],
-        }
-        if self._path is not None and self._path.exists() and self._path.stat().st_size > 0:
-            try:
-                self._reopen(self._path, opening)
-            except BaseException:
-                self.close()
-                raise
+    path: str | Path
+    dataset: str | None = None
+    epsilon: float | None = None
+    delta: float | None = None
+    key: bytes | None = field(default=None, repr=False)
+    reserve: int = 1
+
+    def __post_init__(self) -> None:
+        whole("a ledger's reserve", self.reserve, least=1, most=10**6)
+        if self.key is not None and (not isinstance(self.key, bytes) or len(self.key) < 16):
+            raise ConfigError("a ledger's key must be at least 16 secret bytes.")
+        if self.dataset is None:
+            if self.epsilon is not None or self.delta is not None:
+                raise ConfigError("a ledger's epsilon and delta cap a data set; name it with dataset=.")
+            return
+        if self.epsilon is None or self.delta is None:
+            raise ConfigError(f"the ledger of data set {self.dataset!r} needs the epsilon and delta it caps.")
+        positive("a ledger's epsilon", self.epsilon)
+        if not 0 < positive("a ledger's delta", self.delta) < 1:
+            raise ConfigError(f"a ledger's delta is {self.delta!r}; it must be below 1.")
+
+    def query(self, what: str, phase: Phase) -> None:
+        """Count something that is asked of the data beside training, before it is asked."""
+        book = Book(self)
+        with book.locked():
+            book.check_cap(phase)
+            book.append({"kind": "query", "what": what, "phase": phase_to_dict(phase)})
+
+    def guarantee(self) -> Guarantee:
+        """What is proven of everything in this file together, every run with its declared horizon."""
+        book = Book(self)
+        with book.locked():
+            pass
+        if self.delta is None:
+            raise ConfigError("the ledger names no data set, so it has no delta of its own; read a run's guarantee.")
+        return guarantee(book.content.horizon(), self.delta)
+
+
+# --- what a file says ------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Run:
+    """One run, as its lines tell it."""
+
+    opening: Mapping[str, Any]
+    one: Phase  # what one step costs
+    spent: list[Phase] = field(default_factory=list)
+    released: int = 0
+    participations: int = 0
+    recovered: int = 0
+    last: int = 0  # the last step that raised the number of participations
+
+    def count(self, rate: float, multiplier: float, participations: int, steps: int) -> None:
+        if participations:
+            self.last = self.released
+        self.released += steps
+        self.participations += participations
+        last = self.spent[-1] if self.spent else None
+        if last is not None and (last.rate, last.multiplier) == (rate, multiplier):
+            self.spent[-1] = replace(last, steps=last.steps + participations)
         else:
-            self._append(opening | {"versions": {name: version(name) for name in ("torch", "numpy", "scipy")}})
+            self.spent.append(replace(self.one, rate=rate, multiplier=multiplier, steps=participations))
+
+    def horizon(self) -> list[Phase]:
+        """What the run was declared to spend, or what it has spent if that is more."""
+        rest = max(0, int(self.opening["participations"]) - self.participations)
+        return [*self.spent, replace(self.one, steps=rest)]
+
+
+@dataclass
+class Content:
+    """What the lines read so far add up to."""
+
+    dataset: Mapping[str, Any] | None = None
+    runs: dict[str, Run] = field(default_factory=dict)
+    queries: list[tuple[str, Phase]] = field(default_factory=list)
+    hashes: list[str] = field(default_factory=list)
+
+    @property
+    def head(self) -> str:
+        return self.hashes[-1] if self.hashes else ""
+
+    def horizon(self) -> list[Phase]:
+        """Everything that was declared: runs to their ends, and queries."""
+        return [p for run in self.runs.values() for p in run.horizon()] + [p for _, p in self.queries]
+
+    def take(self, line: bytes, key: bytes | None) -> None:
+        """Check one line against the chain and add it up; a PrivacyError says what is wrong with it."""
+        content = _parse(line)
+        expected, _ = chained(content, self.head, key)
+        if expected != line + b"\n":
+            raise PrivacyError("it was changed, moved, or follows a gap")
+        if not self.hashes and content.get("format") != FORMAT:
+            raise PrivacyError(f"its format is {content.get('format')!r}, this version reads {FORMAT!r}")
+        try:
+            self._add(content)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise PrivacyError(f"its content makes no sense ({error})") from error
+        self.hashes.append(content["hash"])
+
+    def _add(self, content: Mapping[str, Any]) -> None:
+        kind = content["kind"]
+        if kind == "release":
+            run = self.runs[content["run"]]
+            count = whole("count", content["count"], least=1)
+            if content["step"] != run.released:
+                raise PrivacyError(f"it counts step {content['step']!r} where {run.released} is due")
+            taken = whole("participations", content["participations"], least=0)
+            run.count(float(content["rate"]), float(content["multiplier"]), taken, count)
+            run.recovered += bool(content.get("recovered"))
+        elif kind == "run":
+            if content["run"] in self.runs or (self.runs and self.dataset is None):
+                raise PrivacyError("it opens a second run in a file that holds one")
+            whole("participations", content["participations"], least=0)
+            self.runs[content["run"]] = Run(content, phase_from_dict(content["phase"]))
+        elif kind == "query":
+            self.queries.append((str(content["what"]), phase_from_dict(content["phase"])))
+        elif kind == "dataset":
+            if self.hashes:
+                raise PrivacyError("it names a data set after the file's beginning")
+            self.dataset = {k: content[k] for k in ("dataset", "epsilon", "delta")}
+        else:
+            raise PrivacyError(f"its kind is {kind!r}, which is not known")
+
+
+def chained(content: Mapping[str, Any], previous: str, key: bytes | None) -> tuple[bytes, str]:
+    """A line of the file, and its hash."""
+    body = {k: v for k, v in content.items() if k not in ("previous", "hash", "signature")} | {"previous": previous}
+    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
+    body["hash"] = digest
+    if key is not None:
+        body["signature"] = hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
+    elif "signature" in content:  # nothing to check it with
+        body["signature"] = content["signature"]
+    return json.dumps(body, sort_keys=True).encode() + b"\n", digest
+
+
+def _parse(line: bytes) -> dict[str, Any]:
+    if len(line) > _LONGEST:
+        raise PrivacyError("it is too long")
+    try:
+        content = json.loads(line, parse_constant=_no_constants)
+    except (ValueError, RecursionError) as error:
+        raise PrivacyError(f"it cannot be read ({error})") from error
+    if not isinstance(content, dict):
+        raise PrivacyError("it is not a record")
+    return content
+
+
+def _no_constants(name: str) -> None:
+    raise ValueError(f"{name} is no figure")
+
+
+def read(path: Path, key: bytes | None = None) -> tuple[Content, bytes]:
+    """Everything in a file, and what follows its last line's end: empty unless a write was cut off.
+
+    A line that is not as it was written is a PrivacyError that names it.
+    """
+    try:
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise PrivacyError(f"{path} cannot be read: {error}") from error
+    torn = lines.pop()
+    content = Content()
+    for number, line in enumerate(lines, 1):
+        _take(content, path, number, line, key)
+    return content, torn
+
+
+def _take(content: Content, path: Path, number: int, line: bytes, key: bytes | None) -> None:
+    try:
+        content.take(line, key)
+    except (PrivacyError, ConfigError) as error:
+        raise PrivacyError(f"{path} is damaged at line {number}: {error}.") from error
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+class Book:
+    """A ledger's file, opened: reads what others added, and appends."""
+
+    def __init__(self, ledger: Ledger | None) -> None:
+        self.ledger = ledger
+        self.path = None if ledger is None else Path(ledger.path)
+        self.content = Content()
+        self._key = None if ledger is None else ledger.key
+        self._read = 0  # bytes of the file that are in `content`
+        self._lock: FileLock | None = None
+        if self.path is not None:
+            try:
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                self._lock = FileLock(f"{self.path}.lock")
+            except OSError as error:
+                raise PrivacyError(f"{self.path} cannot be used as a ledger: {error}") from error
+
+    def acquire(self, timeout: float) -> None:
+        """Hold the file, so that nobody else counts in it at the same time."""
+        if self._lock is None:
+            return
+        try:
+            self._lock.acquire(timeout=timeout)
+        except Timeout as error:
+            raise PrivacyError(
+                f"{self.path} is in use by another run; wait for it, or detach it, or use another file."
+            ) from error
+        except OSError as error:
+            raise PrivacyError(f"{self.path} cannot be locked: {error}") from error
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+
+    @contextmanager
+    def locked(self) -> Generator[None]:
+        """Hold the file for a moment, with what others have added read."""
+        self.acquire(timeout=60)
+        try:
+            self.catch_up()
+            yield
+        finally:
+            self.release()
+
+    def catch_up(self) -> None:
+        """Read what was appended since the last time; write the data set's line where the file is new."""
+        if self.path is not None and self.path.exists():
+            try:
+                with self.path.open("rb") as file:
+                    file.seek(self._read)
+                    added = file.read()
+            except OSError as error:
+                raise PrivacyError(f"{self.path} cannot be read: {error}") from error
+            *lines, torn = added.split(b"\n")
+            for line in lines:
+                _take(self.content, self.path, len(self.content.hashes) + 1, line, self._key)
+                self._read += len(line) + 1
+            if torn:
+                self._recover(torn)
+        self._check_dataset()
+
+    def _check_dataset(self) -> None:
+        if self.ledger is None:
+            return
+        named = {k: getattr(self.ledger, k) for k in ("dataset", "epsilon", "delta")}
+        if not self.content.hashes:
+            if self.ledger.dataset is not None:
+                self.append({"kind": "dataset", **named})
+        elif (self.content.dataset or dict.fromkeys(named)) != named:
+            raise PrivacyError(
+                f"{self.path} caps {self.content.dataset or 'one run'}, not {named}; name the data set and its cap as "
+                "they were named first, or use another file."
+            )
+
+    def _recover(self, torn: bytes) -> None:
+        """A line was being written when a process died: what it would have counted did not happen, but counts."""
+        assert self.path is not None
+        if not self.content.hashes:
+            raise PrivacyError(f"{self.path} is damaged at line 1: its beginning is cut off; start with a new ledger.")
+        with self.path.open("r+b") as file:
+            file.truncate(self._read)
+        unfinished = {n: r for n, r in self.content.runs.items() if r.released < int(r.opening["steps"])}
+        named = {n: r for n, r in unfinished.items() if n.encode() in torn}
+        for name, run in (named or unfinished).items():  # if it does not say whose it was, each counts one
+            due = run.released == 0 or run.released - run.last >= int(run.opening["pass"])
+            self.append(release_line(name, run, 1, int(due), recovered=True))
+
+    def check_cap(self, *more: Phase) -> None:
+        """Raise unless these fit under the data set's cap, beside everything that was declared."""
+        if self.ledger is None or self.ledger.dataset is None:
+            return
+        assert self.ledger.epsilon is not None
+        assert self.ledger.delta is not None
+        total = cost([*self.content.horizon(), *more], self.ledger.delta).epsilon
+        if total > self.ledger.epsilon:
+            raise BudgetExhausted(
+                f"data set {self.ledger.dataset!r} may spend epsilon {self.ledger.epsilon:g} at delta "
+                f"{self.ledger.delta:g} in all; with this it would be {total:.4g}. Nothing was released."
+            )
+
+    def append(self, content: Mapping[str, Any]) -> None:
+        """Write one line and have it on disk before returning; a line that could not be written is taken back."""
+        first = {} if self.content.hashes else {"format": FORMAT}
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        line, _ = chained({**first, "at": now, **content}, self.content.head, self._key)
+        if self.path is not None:
+            try:
+                with self.path.open("ab") as file:
+                    file.write(line)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError:
+                self._take_back()
+                raise
+            self._read += len(line)
+        self.content.take(line[:-1], self._key)
+
+    def _take_back(self) -> None:
+        assert self.path is not None
+        try:
+            with self.path.open("r+b") as file:
+                file.truncate(self._read)
+        except OSError:  # then a torn line stays, which the next reader recognises
+            return
+
+
+def release_line(run: str, state: Run, count: int, participations: int, **notes: Any) -> dict[str, Any]:
+    """The line that counts releases."""
+    one = {"rate": state.one.rate, "multiplier": state.one.multiplier, "participations": participations}
+    return {"kind": "release", "run": run, "step": state.released, "count": count, **one, **notes}
+
+
+class Account:
+    """The releases of one plan on one model, in a book.
+
+    Guarantee: `spend` returns only after the release is counted, and with a file only after it is on disk. A crash
+    can only over-count, by at most what was reserved.
+    """
+
+    def __init__(self, ledger: Ledger | None, plan: Plan, layout: Layout) -> None:
+        self._book = Book(ledger)
+        self._shared = ledger is not None and ledger.dataset is not None
+        self._reserve = 1 if ledger is None else ledger.reserve
+        self._plan = plan
+        opening = _opening(plan, layout)
+        self._book.acquire(timeout=60 if self._shared else 0)
+        try:
+            self._book.catch_up()
+            self._name = self._find(opening)
+        except BaseException:
+            self._book.release()
+            raise
+        if self._shared:
+            self._book.release()
+        self._ahead = 0  # releases that are on disk and not made yet
+        self._spent, self._taken = self._run.released, self._run.participations
+
+    def _find(self, opening: Mapping[str, Any]) -> str:
+        """The run of this plan and model that the file holds, or a new one."""
+        runs = self._book.content.runs
+        for name, run in runs.items():
+            same = [key for key in ("plan", "parameters", "phase") if run.opening.get(key) != opening[key]]
+            if not same and (not self._shared or run.released < self._plan.steps):
+                return name
+            if same and not self._shared:
+                what = {"parameters": "model", "phase": "model"}.get(same[0], "plan")
+                raise PrivacyError(
+                    f"{self._book.path} belongs to another {what}; what it has spent cannot be continued. Use a new "
+                    "ledger file for a new run, or attach the plan and model the file was made with."
+                )
+        name = secrets.token_hex(8)
+        one = phase_from_dict(opening["phase"]) if self._shared else None
+        if one is not None:
+            self._book.check_cap(replace(one, steps=int(opening["participations"])))
+        self._book.append({**opening, "run": name})
+        return name
+
+    @property
+    def _run(self) -> Run:
+        return self._book.content.runs[self._name]
 
     @property
     def released(self) -> int:
-        """How many releases have been counted."""
-        return self._released
-
-    @property
-    def phases(self) -> tuple[Phase, ...]:
-        """The releases, equal ones in a row counted together."""
-        return tuple(self._runs)
+        """How many releases have been counted and made."""
+        return self._spent
 
     @property
     def participations(self) -> int:
         """How many of the releases one unit can have taken part in."""
-        return sum(run.steps for run in self._runs)
+        return self._taken
+
+    @property
+    def phases(self) -> tuple[Phase, ...]:
+        """The releases that were made, equal ones in a row counted together."""
+        *others, last = self._run.spent or [self._run.one]
+        ahead = self._run.participations - self._taken
+        return (*others, replace(last, steps=last.steps - ahead)) if self._run.spent else ()
+
+    @property
+    def queries(self) -> tuple[Phase, ...]:
+        """What else this file's run asked of the data."""
+        return () if self._shared else tuple(p for _, p in self._book.content.queries)
 
     @property
     def head(self) -> str:
         """The hash of the last line."""
-        return self._head
+        return self._book.content.head
 
-    def spend(self, participations: int = 1, **notes: Any) -> None:
+    def knows(self, head: str) -> bool:
+        """Whether a line with this hash is in the file."""
+        return head in self._book.content.hashes
+
+    def spend(self, possible: Callable[[int], int] = int, **notes: Any) -> None:
         """Count one release of the plan, before it is made.
 
-        `participations` is by how many the releases that one unit may have taken part in grow: 1, or 0 where the
-        sampler takes each unit only once in several steps and this is not the first of them.
+        `possible(n)` is how many of the next n releases one unit can take part in: n, or less where the sampler takes
+        each unit only once in several steps.
         """
-        entry = {"rate": self._one.rate, "multiplier": self._one.multiplier, "participations": participations}
-        self._append({"kind": "release", "step": self.released, **entry, **notes})
-        self._count(self._one.rate, self._one.multiplier, participations)
+        if self._ahead == 0:
+            count = max(1, min(self._reserve, self._plan.steps - self._spent))
+            self._write(count, possible(count), **notes)
+            self._ahead = count
+        self._taken += possible(1)
+        self._ahead -= 1
+        self._spent += 1
+
+    def restore(self, released: int, participations: int) -> None:
+        """Count releases that a checkpoint knows of and this ledger does not, in one line."""
+        missing = released - self._spent
+        if missing > 0:
+            taken = max(0, participations - self._taken)
+            self._write(missing, taken, restored=True)
+            self._spent, self._taken, self._ahead = released, self._taken + taken, 0
+
+    def _write(self, count: int, participations: int, **notes: Any) -> None:
+        if self._shared:
+            with self._book.locked():
+                self._book.append(release_line(self._name, self._run, count, participations, **notes))
+        else:
+            self._book.append(release_line(self._name, self._run, count, participations, **notes))
 
     def close(self) -> None:
         """Let others open the file."""
-        if self._lock is not None:
-            self._lock.release()
-
-    def _count(self, rate: float, multiplier: float, participations: int) -> None:
-        if participations:
-            self._last = self._released
-        self._released += 1
-        last = self._runs[-1] if self._runs else None
-        if last is not None and (last.rate, last.multiplier) == (rate, multiplier):
-            self._runs[-1] = replace(last, steps=last.steps + participations)
-        else:
-            self._runs.append(replace(self._one, rate=rate, multiplier=multiplier, steps=participations))
-
-    def _append(self, content: Mapping[str, Any]) -> None:
-        line, head = _chain(content, self._head)
-        if self._path is not None:
-            with self._path.open("ab") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        self._head = head
-
-    def _reopen(self, path: Path, opening: Mapping[str, Any]) -> None:
-        """Read the file, check its chain and that it is of the same plan and model, and count what it holds."""
-        raw = path.read_bytes()
-        lines = raw.split(b"\n")
-        torn = lines.pop()  # what follows the last line's end: empty unless a write was cut off
-        for number, line in enumerate(lines, 1):
-            content = _parse(path, number, line)
-            if _chain(content, self._head)[0] != line + b"\n":
-                raise PrivacyError(f"{path} is damaged at line {number}: it was changed, moved, or follows a gap.")
-            self._head = _chain(content, self._head)[1]
-            if number == 1:
-                _check_opening(path, content, opening)
-            elif content.get("kind") == "release":
-                self._count(float(content["rate"]), float(content["multiplier"]), int(content["participations"]))
-        if not lines:
-            raise PrivacyError(f"{path} is damaged at line 1: its plan is cut off; start with a new ledger.")
-        if torn:  # a release was being counted when the process died: it counts
-            with path.open("r+b") as file:
-                file.truncate(len(raw) - len(torn))
-            since = self.released - self._last
-            self.spend(self._possible(since + 1) - self._possible(since), recovered=True)
+        if not self._shared:
+            self._book.release()
 
 
-def _lock(path: Path) -> FileLock:
-    """Hold the file, so that no other run counts in it at the same time."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(f"{path}.lock", timeout=0)
+def _opening(plan: Plan, layout: Layout) -> dict[str, Any]:
+    """The line that opens a run."""
+    contract = plan.mechanism.contract(layout, plan.mechanism.bound.start(layout))
+    blocks = [[list(b.members), b.norm, b.size] for b in contract.blocks]
+    content = {
+        "kind": "run",
+        "plan": plan.to_dict(),
+        "steps": plan.steps,
+        "participations": plan.sampling.participations(plan.steps),
+        "pass": _steps_in_a_pass(plan),
+        "phase": phase_to_dict(plan.phase(layout, steps=1)),
+        "contract": {"blocks": blocks, "premises": list(contract.premises)},
+        "parameters": [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)],
+        "versions": {name: _version(name) for name in _PACKAGES},
+    }
+    return json.loads(json.dumps(content))
+
+
+def _steps_in_a_pass(plan: Plan) -> int:
+    """How many steps in a row a unit takes part in only once."""
+    low, high = 1, max(2, plan.steps + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if plan.sampling.participations(middle) <= 1 else (low, middle)
+    return low
+
+
+def _version(package: str) -> str:
     try:
-        lock.acquire()
-    except Timeout as error:
-        raise PrivacyError(
-            f"{path} is in use by another run; wait for it, or detach it, or use another file."
-        ) from error
-    return lock
-
-
-def _chain(content: Mapping[str, Any], previous: str) -> tuple[bytes, str]:
-    """A line of the file, and its hash."""
-    body = {key: value for key, value in content.items() if key not in ("previous", "hash")} | {"previous": previous}
-    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    return json.dumps(body | {"hash": digest}, sort_keys=True).encode() + b"\n", digest
-
-
-def _parse(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    try:
-        content = json.loads(line)
-    except ValueError as error:
-        raise PrivacyError(f"{path} is damaged at line {number}: it cannot be read ({error}).") from error
-    if not isinstance(content, dict):
-        raise PrivacyError(f"{path} is damaged at line {number}: it is not a record.")
-    return content
-
-
-def _check_opening(path: Path, found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
-    plain = json.loads(json.dumps(expected))
-    for key in ("format", "plan", "parameters"):
-        if found.get(key) != plain[key]:
-            raise PrivacyError(
-                f"{path} belongs to another {'model' if key == 'parameters' else key}; what it has spent cannot be "
-                "continued. Use a new ledger file for a new run, or attach the plan and model the file was made with."
-            )
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

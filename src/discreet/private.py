@@ -23,7 +23,7 @@ from discreet.gradients import Engine
 from discreet.gradients.engine import UnitGradients
 from discreet.gradients.graph import now
 from discreet.gradients.slots import Slots
-from discreet.ledger import Ledger
+from discreet.ledger import Account, Ledger
 from discreet.loading import Collate, Draw, PaddedCollate, length_of, load
 from discreet.mechanism import Noise
 from discreet.noise.source import Root, Source
@@ -32,11 +32,14 @@ from discreet.plan import Plan, guarantee_of
 _ATTACHED: "weakref.WeakValueDictionary[int, nn.Parameter]" = weakref.WeakValueDictionary()
 
 
-def attach(model: nn.Module, plan: Plan, ledger: str | Path | None = None, *, seed: int | None = None) -> "Private":
+def attach(
+    model: nn.Module, plan: Plan, ledger: str | Path | Ledger | None = None, *, seed: int | None = None
+) -> "Private":
     """Attach a plan to an unmodified model, and return the handle that draws batches and makes gradients private.
 
-    `ledger` is a file that counts what is released (None: in memory). `seed` makes noise and sampling reproducible;
-    whoever knows it can take the noise off again, so the guarantee says that it is broken.
+    `ledger` is a file that counts what is released (None: in memory), or a Ledger, which can cap a whole data set.
+    `seed` makes noise and sampling reproducible; whoever knows it can take the noise off again, so the guarantee says
+    that it is broken.
     """
     _check_model(model)
     if not isinstance(plan, Plan):
@@ -64,7 +67,7 @@ class _Chunk:
 class Private:
     """What `attach` returns. One object owns the current logical batch; nothing of it is on the model."""
 
-    def __init__(self, model: nn.Module, plan: Plan, ledger: str | Path | None, seed: int | None) -> None:
+    def __init__(self, model: nn.Module, plan: Plan, ledger: str | Path | Ledger | None, seed: int | None) -> None:
         self.plan = plan
         self._model = model
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -73,7 +76,8 @@ class Private:
         self._check_budget()
         self._formats = {name: (p.dtype, p.device) for name, p in self._parameters.items()}
         self._norms = [(name, m) for name, m in model.named_modules() if isinstance(m, _NormBase)]
-        self._ledger = Ledger(ledger, plan, self._layout)
+        self._on_disk = ledger is not None
+        self._ledger = Account(Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger, plan, self._layout)
         self._root = Root(seed)
         self._begun = self._ledger.released  # the step at which this process took over
         self._process = os.getpid()
@@ -319,7 +323,7 @@ class Private:
         if self.remaining == 0:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
         stream = self._root.stream("noise", self.released)  # the count goes up before the noise is drawn: never twice
-        self._ledger.spend(self._participations(1))
+        self._ledger.spend(self._participations)
         contract = self.plan.mechanism.contract(self._layout, self._state)
         scales: dict[str, float] = {}
         for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
@@ -340,7 +344,7 @@ class Private:
         """
         spent, remaining = self._ledger.phases, self.remaining
         rest = replace(self.plan.phase(self._layout, steps=1), steps=self._participations(remaining))
-        proven = guarantee_of(self.plan, self._layout, [*spent, rest])
+        proven = guarantee_of(self.plan, self._layout, [*spent, rest, *self._ledger.queries])
         conditions = [
             *proven.conditions,
             Condition("no example's loss depends on another example, probed by reweighting the losses", "checked"),
@@ -349,7 +353,8 @@ class Private:
         if self._root.seeded:
             text = "noise and sampling came from a fixed seed, so whoever knows it can take the noise off again"
             conditions.insert(0, Condition(text, "broken"))
-        so_far = cost(spent, self.plan.delta, self.plan.tuning).epsilon if remaining else None
+        made = [*spent, *self._ledger.queries]
+        so_far = cost(made, self.plan.delta, self.plan.tuning).epsilon if remaining else None
         return replace(proven, conditions=tuple(conditions), released=self.released, so_far=so_far)
 
     # --- state ---------------------------------------------------------------------------------------------------
@@ -361,7 +366,7 @@ class Private:
             "plan": self.plan.to_dict(),
             "released": self.released,
             "participations": self._ledger.participations,
-            "ledger": self._ledger.head,
+            "ledger": self._ledger.head if self._on_disk else "",
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -373,10 +378,15 @@ class Private:
         if state.get("format") != "discreet-state/1" or state.get("plan") != self.plan.to_dict():
             raise PrivacyError("the state belongs to another plan; attach the plan it was saved with.")
         released = whole("the state's number of releases", state.get("released", -1), least=0)
-        self._begin()
         taken = whole("the state's number of participations", state.get("participations", released), least=0)
-        for _ in range(released - self.released):
-            self._ledger.spend(max(0, taken - self._ledger.participations), restored=True)
+        head = state.get("ledger")
+        if self._on_disk and head and not self._ledger.knows(str(head)):
+            raise PrivacyError(
+                "the ledger lacks a line that the checkpoint knows of: it was cut short, replaced or is another run's. "
+                "Attach with the ledger the checkpoint was made with."
+            )
+        self._begin()
+        self._ledger.restore(released, taken)
         self._begun = self._ledger.released
 
     def __reduce__(self) -> str:

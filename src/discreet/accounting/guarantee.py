@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any, Literal
 
@@ -108,7 +108,7 @@ class Guarantee:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["conditions"] = [asdict(c) for c in self.conditions]
         values["claims"] = [asdict(c) for c in self.claims]
-        values["phases"] = [_phase_to_dict(p) for p in self.phases]
+        values["phases"] = [phase_to_dict(p) for p in self.phases]
         values["tuning"] = None if self.tuning is None else describe(self.tuning)
         return json.dumps(_plain({"format": _FORMAT} | values), ensure_ascii=False, indent=2)
 
@@ -130,7 +130,7 @@ class Guarantee:
             settings: dict[str, Any] = _numbers(values) | {
                 "conditions": tuple(Condition(**c) for c in values["conditions"]),
                 "claims": tuple(Claim(**_numbers(c)) for c in values["claims"]),
-                "phases": tuple(_phase_from_dict(p, laws) for p in values["phases"]),
+                "phases": tuple(phase_from_dict(p, laws) for p in values["phases"]),
                 "tuning": None if values["tuning"] is None else build(values["tuning"], [Tuning]),
             }
             return cls(**settings)
@@ -247,14 +247,16 @@ _OPENINGS = {
 }
 
 
-def _phase_to_dict(phase: Phase) -> dict[str, Any]:
+def phase_to_dict(phase: Phase) -> dict[str, Any]:
+    """A phase as plain values; what is as usual is left out."""
     values = {f.name: getattr(phase, f.name) for f in fields(phase)}
     values["law"] = None if phase.law is None else describe(phase.law)
     values["shifts"] = None if phase.shifts is None else asdict(phase.shifts)
     return {f.name: values[f.name] for f in fields(phase) if values[f.name] != f.default}
 
 
-def _phase_from_dict(values: dict[str, Any], laws: Sequence[type[Any]]) -> Phase:
+def phase_from_dict(values: Mapping[str, Any], laws: Sequence[type[Any]] = ()) -> Phase:
+    """The phase that `phase_to_dict` described; `laws` are your own noises, by class."""
     from discreet import noise
 
     settings: dict[str, Any] = dict(values)

@@ -1,0 +1,139 @@
+"""Whether a ledger is as it was written, and what it proves, from the file alone."""
+
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from discreet.accounting.guarantee import Guarantee, guarantee
+from discreet.contracts import Layout
+from discreet.errors import ConfigError, PrivacyError
+from discreet.ledger import Content, Run, read
+from discreet.plan import Plan
+
+
+@dataclass(frozen=True)
+class VerifiedRun:
+    """One run: what was planned, what was released, what is proven."""
+
+    run: str
+    planned: int
+    released: int
+    recovered: int
+    guarantee: Guarantee
+    follows_from_its_plan: bool
+
+
+@dataclass(frozen=True)
+class Verified:
+    """A ledger whose chain holds."""
+
+    path: str
+    lines: int
+    head: str
+    signed: bool
+    torn: bool
+    runs: tuple[VerifiedRun, ...]
+    queries: tuple[str, ...]
+    dataset: str | None
+    total: Guarantee | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        import json
+
+        values = {k: v for k, v in vars(self).items() if k not in ("runs", "total", "queries")}
+        values["queries"] = list(self.queries)
+        values["runs"] = [asdict(replace(r)) | {"guarantee": json.loads(r.guarantee.to_json())} for r in self.runs]
+        values["total"] = None if self.total is None else json.loads(self.total.to_json())
+        return values
+
+    def __str__(self) -> str:
+        parts = [f"{self.path}: {self.lines} lines, the chain holds{', every line signed' if self.signed else ''}."]
+        if self.torn:
+            parts.append("The last line was cut off by a crash: it is counted as spent.")
+        for run in self.runs:
+            parts.append(f"Run {run.run}: {run.released:,} of {run.planned:,} steps released. {run.guarantee}")
+            if not run.follows_from_its_plan:
+                parts.append("(The cost of a step was read from the ledger: a stage of the plan is not known here.)")
+        if self.queries:
+            parts.append(f"Also asked of the data: {', '.join(self.queries)}.")
+        if self.total is not None:
+            parts.append(f"All of data set {self.dataset!r} together: {self.total}")
+        parts.append(f"Its last hash is {self.head}; keep it elsewhere, and a rewritten or shortened file will show.")
+        return "\n\n".join(parts)
+
+
+def verify(path: str | Path, *, key: bytes | None = None, anchor: str | None = None) -> Verified:
+    """Check a ledger's chain and re-derive its guarantees from nothing else; a PrivacyError says which line is damaged.
+
+    `key` also checks every line's signature. `anchor` is the hash of a line that must be in the file: the last one, as
+    it was printed or stored in a checkpoint, shows that nothing was cut off behind it.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / "ledger.jsonl"
+    if not file.is_file():
+        raise ConfigError(f"{file} is no ledger: there is no such file.")
+    content, torn = read(file, key)
+    if not content.hashes:
+        raise PrivacyError(f"{file} is damaged at line 1: it holds no whole line.")
+    if anchor is not None and anchor not in content.hashes:
+        raise PrivacyError(
+            f"{file} lacks the line with hash {anchor}: it was cut short, rewritten, or is another file."
+        )
+    runs = tuple(_run(name, run, content, bool(torn)) for name, run in content.runs.items())
+    dataset = content.dataset
+    total = None if dataset is None else guarantee(content.horizon(), float(dataset["delta"]))
+    return Verified(
+        path=str(file),
+        lines=len(content.hashes),
+        head=content.head,
+        signed=key is not None,
+        torn=bool(torn),
+        runs=runs,
+        queries=tuple(what for what, _ in content.queries),
+        dataset=None if dataset is None else str(dataset["dataset"]),
+        total=total,
+    )
+
+
+def _run(name: str, run: Run, content: Content, torn: bool) -> VerifiedRun:
+    opening = run.opening
+    plan = opening["plan"]
+    recovered = run.recovered
+    if torn and run.released < int(opening["steps"]):  # the line that was cut off counts for whoever wrote it
+        run.count(run.one.rate, run.one.multiplier, 1, 1)
+        recovered += 1
+    follows = _follows(opening, run)
+    if any(p.rate < run.one.rate or p.multiplier > run.one.multiplier for p in run.spent):
+        raise PrivacyError(f"run {name} has a release that costs less than its plan says: the ledger was forged.")
+    queries = [] if content.dataset is not None else [p for _, p in content.queries]
+    proven = guarantee(
+        [*run.horizon(), *queries],
+        float(plan["delta"]),
+        unit=str(plan.get("sampling", {}).get("unit", "example")),
+        adjacency=run.one.adjacency,
+        steps=int(opening["steps"]),
+    )
+    return VerifiedRun(
+        name, int(opening["steps"]), run.released, recovered, replace(proven, released=run.released), follows
+    )
+
+
+def _follows(opening: Any, run: Run) -> bool:
+    """Whether the recorded cost of a step is what the recorded plan gives; an error if it is less than that.
+
+    False where the plan has stages that are not known here.
+    """
+    try:
+        plan = Plan.from_dict(opening["plan"])
+    except ConfigError:
+        return False
+    names, shapes = zip(*opening["parameters"], strict=True)
+    expected = plan.phase(Layout(tuple(names), tuple(tuple(s) for s in shapes)), steps=1)
+    if replace(run.one, steps=expected.steps) != expected or plan.steps != int(opening["steps"]):
+        raise PrivacyError(
+            "the ledger's cost of a step is not what its plan and parameters give: it was not written by this version "
+            "of the library, or was forged."
+        )
+    return True
