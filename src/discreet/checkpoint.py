@@ -4,6 +4,7 @@ import json
 import os
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -69,7 +70,8 @@ def save_checkpoint(
         scratch.replace(target)
         _sync_folder(target.parent)
     except (OSError, SafetensorError) as error:
-        scratch.unlink(missing_ok=True)
+        with suppress(OSError):
+            scratch.unlink(missing_ok=True)
         raise ConfigError(f"the checkpoint cannot be written to {path}: {error}") from error
 
 
