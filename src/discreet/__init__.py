@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from discreet.noise import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
     from discreet.plan import Plan
     from discreet.private import Private, attach
+    from discreet.probes import preflight
     from discreet.sampling import FixedBatches, FixedSize, Poisson, Shuffled
     from discreet.verification import verify
 
@@ -51,6 +52,7 @@ _HOMES = {
     "attach": "private",
     "calibrate": "accounting.calibrate",
     "load_checkpoint": "checkpoint",
+    "preflight": "probes",
     "save_checkpoint": "checkpoint",
     "tuning_cost": "accounting.tuning",
     "verify": "verification",
@@ -87,6 +89,7 @@ __all__ = [
     "calibrate",
     "load_checkpoint",
     "methods",
+    "preflight",
     "save_checkpoint",
     "tuning_cost",
     "verify",

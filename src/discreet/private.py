@@ -28,18 +28,25 @@ from discreet.loading import Collate, Draw, PaddedCollate, length_of, load
 from discreet.mechanism import Noise
 from discreet.noise.source import Root, Source
 from discreet.plan import Plan, guarantee_of
+from discreet.probes import Recorder, check_bound, check_sums, replay
 
 _ATTACHED: "weakref.WeakValueDictionary[int, nn.Parameter]" = weakref.WeakValueDictionary()
 
 
 def attach(
-    model: nn.Module, plan: Plan, ledger: str | Path | Ledger | None = None, *, seed: int | None = None
+    model: nn.Module,
+    plan: Plan,
+    ledger: str | Path | Ledger | None = None,
+    *,
+    preflight: bool = True,
+    seed: int | None = None,
 ) -> "Private":
     """Attach a plan to an unmodified model, and return the handle that draws batches and makes gradients private.
 
     `ledger` is a file that counts what is released (None: in memory), or a Ledger, which can cap a whole data set.
-    `seed` makes noise and sampling reproducible; whoever knows it can take the noise off again, so the guarantee says
-    that it is broken.
+    `preflight` has the first batch probed for what would break the guarantee (discreet.preflight); it costs about two
+    steps, once. `seed` makes noise and sampling reproducible; whoever knows it can take the noise off again, so the
+    guarantee says that it is broken.
     """
     _check_model(model)
     if not isinstance(plan, Plan):
@@ -48,7 +55,7 @@ def attach(
         raise ConfigError("the plan's noise is still to be solved; use discreet.calibrate(plan, epsilon=...).")
     if plan.mechanism.bound.needs != "norms":
         raise ConfigError(f"{plan.mechanism.bound!r} needs {plan.mechanism.bound.needs!r}, which is not available.")
-    return Private(model, plan, ledger, seed)
+    return Private(model, plan, ledger, preflight, seed)
 
 
 @dataclass
@@ -67,7 +74,9 @@ class _Chunk:
 class Private:
     """What `attach` returns. One object owns the current logical batch; nothing of it is on the model."""
 
-    def __init__(self, model: nn.Module, plan: Plan, ledger: str | Path | Ledger | None, seed: int | None) -> None:
+    def __init__(
+        self, model: nn.Module, plan: Plan, ledger: str | Path | Ledger | None, preflight: bool, seed: int | None
+    ) -> None:
         self.plan = plan
         self._model = model
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -94,6 +103,7 @@ class Private:
         self._length: int | None = None  # of the data a loader of one's own reads, once its collate is made
         self._attached = True
         _ATTACHED.update({id(p): p for p in self._parameters.values()})
+        self._probes = _Probes(model) if preflight else None
         self._guards = [p.register_post_accumulate_grad_hook(_refuse_plain) for p in self._parameters.values()]
 
     # --- drawing -------------------------------------------------------------------------------------------------
@@ -217,6 +227,8 @@ class Private:
             chunk.since = now()
             self._chunks.clear()
             self._chunks.append(chunk)
+            if self._probes is not None:
+                self._probes.arm()
             yield batch
             if iteration == self._iteration and not chunk.done:
                 self._begin()
@@ -279,9 +291,12 @@ class Private:
 
     def _accumulate(self, losses: Tensor, chunk: _Chunk) -> None:
         probe = chunk.first and self._probed(chunk.step)
+        plain = None if self._probes is None else self._probes.plain(losses, self._parameters)
         gradients = self._engine.gradients(losses, chunk.units, since=max(chunk.since, self._since), probe=probe)
         if gradients.strangers:
             self._refuse_strangers(gradients.strangers)
+        if self._probes is not None:
+            self._probes.look(gradients, plain, chunk.units)
         if self._slots is None:
             self._add(gradients, losses.detach().isfinite())
             return
@@ -307,6 +322,9 @@ class Private:
             norms = gradients.norms()
         weights = self.plan.mechanism.bound.apply(norms, self._state)
         weights = {name: torch.where(w.isfinite(), w, 0.0) for name, w in weights.items()}
+        if self._probes is not None and not self._probes.bounded:
+            check_bound(gradients, weights, self.plan.mechanism.bound.contract(self._layout, self._state))
+            self._probes.bounded = True
         gradients.add_weighted(weights, self._sums.open())
 
     def _refuse_strangers(self, strangers: Sequence[Tensor]) -> None:
@@ -347,7 +365,7 @@ class Private:
         proven = guarantee_of(self.plan, self._layout, [*spent, rest, *self._ledger.queries])
         conditions = [
             *proven.conditions,
-            Condition("no example's loss depends on another example, probed by reweighting the losses", "checked"),
+            *self._isolation(),
             Condition("the losses were computed from the rows that were handed out, one for each", "assumed"),
         ]
         if self._root.seeded:
@@ -356,6 +374,15 @@ class Private:
         made = [*spent, *self._ledger.queries]
         so_far = cost(made, self.plan.delta, self.plan.tuning).epsilon if remaining else None
         return replace(proven, conditions=tuple(conditions), released=self.released, so_far=so_far)
+
+    def _isolation(self) -> tuple[Condition, ...]:
+        """What is known of examples not mixing."""
+        seen = "no example's loss depends on another example, probed by reweighting the losses"
+        if self._probes is not None and self._probes.replayed:
+            return (Condition(f"{seen} and by replaying the model with one row replaced", "checked"),)
+        why = "preflight was turned off" if self._probes is None else "the model was not called as a whole"
+        hidden = f"nothing that carries no gradient mixes examples or is kept from batch to batch ({why})"
+        return Condition(seen, "checked"), Condition(hidden, "assumed")
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -401,6 +428,8 @@ class Private:
         self._ledger.close()
         for guard in self._guards:
             guard.remove()
+        if self._probes is not None:
+            self._probes.remove()
         for parameter in self._parameters.values():
             _ATTACHED.pop(id(parameter), None)
 
@@ -435,6 +464,57 @@ class Private:
             )
 
 
+class _Probes:
+    """The probes of the first batch (discreet.probes), each done once; the model has a hook only while it runs."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._recorder = Recorder()
+        self._handle: Any = None
+        self.replayed, self.bounded, self._summed = False, False, False
+
+    def arm(self) -> None:
+        """A batch is handed out: keep the next call of the model."""
+        self._recorder.call = None
+        if not self.replayed and self._handle is None:
+            self._handle = self._model.register_forward_pre_hook(self._recorder, with_kwargs=True)
+
+    def plain(self, losses: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None] | None:
+        """Autograd's own gradients, to compare with, until that is done."""
+        if self._summed or not losses.requires_grad:
+            return None
+        try:
+            found = torch.autograd.grad(
+                losses.sum(), list(parameters.values()), retain_graph=True, allow_unused=True, materialize_grads=False
+            )
+        except RuntimeError:  # graphs that allow no second pass
+            return None
+        return dict(zip(parameters, found, strict=True))
+
+    @torch.no_grad()
+    def look(self, gradients: UnitGradients, plain: Mapping[str, Tensor | None] | None, rows: int) -> None:
+        """Compare the sums, and replay the call that was kept."""
+        if plain is not None:
+            check_sums(gradients, plain)
+            self._summed = True
+        call, self._recorder.call = self._recorder.call, None
+        self.remove()
+        if self.replayed or call is None:
+            return
+
+        def run(model: nn.Module, arguments: Any) -> Any:
+            args, kwargs = arguments
+            return model(*args, **kwargs)
+
+        self.replayed = replay(self._model, run, call.arguments, rows, call.random)
+
+    def remove(self) -> None:
+        """Take the hook off the model."""
+        if self._handle is not None:
+            self._handle.remove()
+            self._handle = None
+
+
 class BatchSampler:
     """Lists of indices for torch's DataLoader, drawn by the plan's sampler: the remaining steps, once."""
 
@@ -467,6 +547,8 @@ class BatchSampler:
                 return
             chunk.since = private._since
             private._chunks.append(chunk)
+            if private._probes is not None:
+                private._probes.arm()
             yield [int(i) for i in indices]
 
 

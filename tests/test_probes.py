@@ -1,0 +1,358 @@
+"""Models and losses that mix examples are refused, with the right module named; those that do not are let through."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils.parametrizations import spectral_norm
+
+import discreet
+from discreet import Clip, Gaussian, Mechanism, Plan, Poisson, PrivacyError, attach
+from discreet.contracts import Block, Blocks
+from discreet.probes import check_bound
+
+N, D = 24, 6
+
+
+def data():
+    generator = torch.Generator().manual_seed(3)
+    return torch.randn(N, D, generator=generator), torch.randint(3, (N,), generator=generator)
+
+
+def plan(steps=3, bound=None):
+    return Plan(
+        sampling=Poisson(examples=N, batch_size=12),
+        mechanism=Mechanism(Clip(1.0), Gaussian(1.0)),
+        steps=steps,
+        delta=1e-5,
+    )
+
+
+def step(model, loss=None, inputs=None, steps=3, **settings):
+    """A few private steps in a bare loop."""
+    x, y = data()
+    private = attach(model, plan(steps), seed=1, **settings)
+    for rows, labels in private.batches((x if inputs is None else inputs, y)):
+        out = model(rows)
+        private.backward(F.cross_entropy(out, labels, reduction="none") if loss is None else loss(out, labels))
+    return private
+
+
+def stack(*middle):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(D, 8), *middle, nn.Linear(8, 3))
+
+
+class DetachedCentring(nn.Module):
+    """Subtracts the batch's mean, which no gradient shows."""
+
+    def forward(self, x):
+        return x - x.detach().mean(0)
+
+
+class DetachedScale(nn.Module):
+    def forward(self, x):
+        return x / (x.detach().abs().max() + 1)
+
+
+class DetachedRank(nn.Module):
+    """Sorts the batch: each row learns its place among the others."""
+
+    def forward(self, x):
+        return x + x.detach().argsort(0).argsort(0).to(x.dtype) / 10
+
+
+class NoGradStatistics(nn.Module):
+    def forward(self, x):
+        with torch.no_grad():
+            deviation = x.std(0)
+        return x / (deviation + 1)
+
+
+class Neighbour(nn.Module):
+    """Adds the row before it, detached."""
+
+    def forward(self, x):
+        return x + 0.1 * x.detach().roll(1, 0)
+
+
+class Carried(nn.Module):
+    """Remembers a running mean of its inputs, and uses it from the next batch on."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x):
+        out = x - self.mean
+        self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+        return out
+
+
+class LastBatch(nn.Module):
+    """Keeps the last batch in a plain attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.last = None
+
+    def forward(self, x):
+        extra = 0.0 if self.last is None else self.last.mean()
+        self.last = x.detach()
+        return x + extra
+
+
+class Quantiser(nn.Module):
+    """A codebook moved towards the data in forward, as vector-quantised models do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("code", torch.zeros(1, 8))
+
+    def forward(self, x):
+        out = x + self.code
+        with torch.no_grad():
+            self.code += 0.1 * (x.mean(0, keepdim=True) - self.code)
+        return out
+
+
+class Shrink(nn.Module):
+    """Drops rows by the batch's median: a whole-batch decision."""
+
+    def forward(self, x):
+        return torch.where(x.detach().norm(dim=1, keepdim=True) > x.detach().norm(dim=1).median(), x, 0.5 * x)
+
+
+class Parent(nn.Module):
+    """Mixes between its children, in its own forward."""
+
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(8, 8), nn.Linear(8, 8)
+
+    def forward(self, x):
+        return self.two(self.one(x) - x.detach().mean(0))
+
+
+MIXING = [
+    (stack(DetachedCentring()), "module '1' mixes examples"),
+    (stack(DetachedScale()), "module '1' mixes examples"),
+    (stack(DetachedRank()), "module '1' mixes examples"),
+    (stack(NoGradStatistics()), "module '1' mixes examples"),
+    (stack(Neighbour()), "module '1' mixes examples"),
+    (stack(Shrink()), "module '1' mixes examples"),
+    (stack(nn.Tanh(), nn.Sequential(nn.ReLU(), DetachedCentring())), r"module '2\.1' mixes examples"),
+    (stack(Parent()), "module '1' mixes examples"),
+    (stack(Carried()), "module '1' carries something"),
+    (stack(LastBatch()), "module '1' carries something"),
+    (stack(Quantiser()), "module '1' carries something"),
+    (stack(nn.BatchNorm1d(8)), "statistics of the whole batch"),
+]
+
+
+@pytest.mark.parametrize(("model", "words"), MIXING, ids=[type(m[1]).__name__ for m, _ in MIXING])
+def test_what_mixes_examples_is_refused_by_name(model, words):
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    with pytest.raises(PrivacyError, match=words):
+        step(model)
+    for name, tensor in model.state_dict().items():
+        if "mean" not in name and "code" not in name:  # what its own forward writes is its own
+            assert torch.equal(tensor, before[name])
+
+
+@pytest.mark.parametrize(
+    ("loss", "words"),
+    [
+        (lambda out, y: F.cross_entropy(out - out.mean(0), y, reduction="none"), "depend"),
+        (lambda out, y: F.cross_entropy(out, y, reduction="none") / out.norm(), "depend"),
+        (lambda out, y: (out @ out.T).logsumexp(1), "depend"),
+        (lambda out, y: F.cross_entropy(out, y, reduction="none") * out.max(), "depend"),
+    ],
+    ids=["centred", "normalised", "contrastive", "maximum"],
+)
+def test_losses_that_mix_examples_are_refused(loss, words):
+    with pytest.raises(PrivacyError):
+        step(stack(nn.Tanh()), loss)
+
+
+def test_statistics_of_labels_are_seen_where_the_loss_is_ours_to_replay():
+    """In a bare loop the loss is the caller's; discreet.preflight replays it too."""
+    model, (x, y) = stack(nn.Tanh()), data()
+
+    def balanced(model, batch):
+        rows, labels = batch
+        counts = torch.bincount(labels, minlength=3).clamp(min=1).double()
+        weights = (1 / counts)[labels].to(rows.dtype)
+        return F.cross_entropy(model(rows), labels, reduction="none") * weights
+
+    with pytest.raises(PrivacyError, match="the loss mixes examples"):
+        discreet.preflight(model, balanced, (x, y))
+    discreet.preflight(model, lambda m, b: F.cross_entropy(m(b[0]), b[1], reduction="none"), (x, y))
+
+
+class Tokens(nn.Module):
+    """A transformer over token numbers, with a padding mask."""
+
+    def __init__(self, first=True):
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(11, 8)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True, dropout=0.1)
+        self.encoder = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens):
+        mask = tokens == 0
+        mask[:, 0] = False
+        hidden = self.encoder(self.table(tokens), src_key_padding_mask=mask)
+        return self.head(hidden.mean(1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.head = kind(2, 8, batch_first=True), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(x.view(len(x), 3, 2))[0][:, -1])
+
+
+class SequenceFirst(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.head = nn.LSTM(2, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head(self.layer(x.view(len(x), 3, 2).transpose(0, 1))[0][-1])
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        return x + F.gelu(self.inner(x))
+
+
+class Counter(nn.Module):
+    """Counts its calls: state, but none of the data's."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * (1 + 0.01 * self.calls)
+
+
+def images():
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 4, 2), nn.GroupNorm(2, 4), nn.ReLU(), nn.Flatten(), nn.Linear(8, 3)
+    )
+
+
+TOKENS = torch.randint(0, 11, (N, 5), generator=torch.Generator().manual_seed(2))
+SOUND = {
+    "linear": (stack(), None),
+    "tanh": (stack(nn.Tanh()), None),
+    "dropout": (stack(nn.Dropout(0.5)), None),
+    "layer norm": (stack(nn.LayerNorm(8)), None),
+    "group norm": (stack(nn.GroupNorm(2, 8)), None),
+    "batch norm in eval mode": (stack(nn.BatchNorm1d(8, affine=False).eval()), None),
+    "convolution": (images(), None),
+    "residual": (stack(Residual()), None),
+    "spectral norm": (stack(spectral_norm(nn.Linear(8, 8))), None),
+    "transformer with a padding mask": (Tokens(), TOKENS),
+    "lstm": (Recurrent(nn.LSTM), None),
+    "gru": (Recurrent(nn.GRU), None),
+    "rnn": (Recurrent(nn.RNN), None),
+    "sequence first": (SequenceFirst(), None),
+    "a counter": (stack(Counter()), None),
+    "alpha dropout": (stack(nn.AlphaDropout(0.3)), None),
+    "softmax": (stack(nn.Softmax(1)), None),
+}
+
+
+@pytest.mark.parametrize("name", SOUND)
+def test_what_does_not_mix_is_let_through(name):
+    model, inputs = SOUND[name]
+    model.train()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm1d):
+            module.eval()
+    private = step(model, inputs=inputs)
+    assert private.released == 3
+    said = [c for c in private.guarantee().conditions if "replaying the model" in c.text]
+    assert [c.status for c in said] == ["checked"]
+
+
+def test_preflight_can_be_turned_off_and_the_guarantee_says_so():
+    private = step(stack(DetachedCentring()), preflight=False)
+    said = [c for c in private.guarantee().conditions if "preflight was turned off" in c.text]
+    assert [c.status for c in said] == ["assumed"]
+
+
+def test_the_random_numbers_and_the_model_are_as_they_would_be_without():
+    runs = []
+    for preflight in (True, False):
+        torch.manual_seed(5)
+        model = stack(nn.Dropout(0.5), Counter())
+        torch.manual_seed(6)
+        step(model, preflight=preflight)
+        runs.append(([p.grad for p in model.parameters()], torch.rand(3), dict(model.named_buffers())))
+    (one, drawn, buffers), (two, again, others) = runs
+    assert all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+    assert torch.equal(drawn, again)
+    assert all(torch.equal(buffers[n], others[n]) for n in buffers)
+    assert not model._forward_pre_hooks
+
+
+def test_a_bound_that_does_not_bound_is_found():
+    """A broken bound: its contract promises 0.1, its weights are all 1."""
+
+    class Broken(Clip):
+        def apply(self, norms, state):
+            return {n: torch.ones_like(v) for n, v in norms.items()}
+
+    model, (x, y) = stack(nn.Tanh()), data()
+    made = Plan(
+        sampling=Poisson(examples=N, batch_size=12),
+        mechanism=Mechanism(Broken(1e-3), Gaussian(1.0)),
+        steps=3,
+        delta=1e-5,
+    )
+    private = attach(model, made)
+    rows, labels = next(iter(private.batches((x, y))))
+    with pytest.raises(PrivacyError, match="the bound does not bound"):
+        private.backward(F.cross_entropy(model(rows), labels, reduction="none"))
+    assert private.released == 0
+
+
+def test_contributions_are_measured_one_by_one():
+    from discreet.gradients import Engine
+
+    model, (x, y) = stack(nn.Tanh()), data()
+    gradients = Engine(model).gradients(F.cross_entropy(model(x), y, reduction="none"), N)
+    names = tuple(n for n, _ in model.named_parameters())
+    largest = max(float(sum(v[i] for v in gradients.norms().values())) ** 0.5 for i in range(N))
+    ones = dict.fromkeys(names, torch.ones(N))
+    check_bound(gradients, ones, Blocks((Block(names, largest * 1.0001, 1),)))
+    with pytest.raises(PrivacyError):
+        check_bound(gradients, ones, Blocks((Block(names, largest * 0.99, 1),)))
+
+
+def test_a_model_that_cannot_be_copied_is_refused_with_the_remedy():
+    class Keeps(nn.Module):
+        def forward(self, x):
+            self.kept = x
+            return x
+
+    model = stack(Keeps())
+    with pytest.raises(PrivacyError, match="cannot be copied"):
+        step(model)
+    assert step(stack(Keeps()), preflight=False).released == 3
