@@ -118,6 +118,15 @@ def norm_of(contract: Contract) -> float:
     return math.hypot(*(block.norm for block in contract.blocks))
 
 
+GRID = 2.0**-20  # of a block's norm: what contributions are rounded to where arithmetic is exact
+
+
+def rounded(contract: Contract) -> Blocks:
+    """What changes where contributions are rounded to the grid: by half a step a coordinate more."""
+    blocks = (replace(b, norm=b.norm * (1 + GRID * math.sqrt(b.size) / 2)) for b in contract.blocks)
+    return Blocks(tuple(blocks), contract.premises)
+
+
 def doubled(contract: Contract) -> Blocks:
     """What changes where a unit can turn one bounded vector into any other: twice as much (microbatches)."""
     return Blocks(tuple(replace(b, norm=2 * b.norm) for b in contract.blocks), contract.premises)
@@ -140,6 +149,7 @@ def effective_multiplier(contract: Contract, scales: tuple[float, ...]) -> float
 
 Adjacency = Literal["add-remove", "zero-out", "replace"]
 Scheme = Literal["poisson", "fixed-size", "fixed-batches"]
+Hardening = Literal["idealised", "exact"]
 
 
 @dataclass(frozen=True)
@@ -189,6 +199,7 @@ class Query:
     law: Law | None = None
     scale: float = 0.0
     shifts: Magnitudes | None = None
+    hardening: Hardening = "idealised"
 
 
 @dataclass(frozen=True)
@@ -198,7 +209,8 @@ class Phase:
     The query is a Gaussian one of effective noise `multiplier`, or is dominated by it (T5 of docs/theory.md). Where
     the noise has another law, `law` says so, with its `scale` in units of the sensitivity, and `shifts` are the
     coordinates' in units of that scale, where they are known; `multiplier` is 0 if no Gaussian is proven to dominate.
-    Who takes part is as in Participation; `group` is the number of units that are protected together.
+    Who takes part is as in Participation; `group` is the number of units that are protected together. `hardening`
+    "exact" is Gaussian noise on whole numbers, for which only Rényi divergences of whole orders are known.
     """
 
     rate: float
@@ -211,6 +223,7 @@ class Phase:
     law: Law | None = None
     scale: float = 0.0
     shifts: Magnitudes | None = None
+    hardening: Hardening = "idealised"
 
     def __post_init__(self) -> None:
         numbers = (
@@ -223,7 +236,8 @@ class Phase:
                 raise ConfigError(f"a phase's {name} is {value!r}; it must be a finite number from 0 to {most:g}.")
         whole("a phase's steps", self.steps, least=0)
         whole("a phase's group", self.group, least=1)
-        for name, value, words in (("scheme", self.scheme, Scheme), ("adjacency", self.adjacency, Adjacency)):
+        for name, words in (("scheme", Scheme), ("adjacency", Adjacency), ("hardening", Hardening)):
+            value = getattr(self, name)
             if value not in get_args(words):
                 raise ConfigError(f"a phase's {name} is {value!r}; it must be one of {', '.join(get_args(words))}.")
         if self.scheme == "fixed-size" and self.adjacency != "replace":
@@ -245,4 +259,5 @@ class Phase:
             law=query.law,
             scale=query.scale,
             shifts=query.shifts,
+            hardening=query.hardening,
         )

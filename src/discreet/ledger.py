@@ -371,6 +371,7 @@ class Account:
         self._book = Book(ledger)
         self._shared = ledger is not None and ledger.dataset is not None
         self._reserve = 1 if ledger is None else ledger.reserve
+        self._own: FileLock | None = None
         self._plan = plan
         opening = _opening(plan, layout)
         self._book.acquire(timeout=60 if self._shared else 0)
@@ -390,7 +391,7 @@ class Account:
         runs = self._book.content.runs
         for name, run in runs.items():
             same = [key for key in ("plan", "parameters", "phase") if run.opening.get(key) != opening[key]]
-            if not same and (not self._shared or run.released < self._plan.steps):
+            if not same and (not self._shared or (run.released < self._plan.steps and self._owns(name))):
                 return name
             if same and not self._shared:
                 what = {"parameters": "model", "phase": "model"}.get(same[0], "plan")
@@ -403,7 +404,19 @@ class Account:
         if one is not None:
             self._book.check_cap(replace(one, steps=int(opening["participations"])))
         self._book.append({**opening, "run": name})
+        self._owns(name)
         return name
+
+    def _owns(self, name: str) -> bool:
+        """Hold one run of a shared file for this process; False if another has it."""
+        if self._shared:
+            lock = FileLock(f"{self._book.path}.{name}.lock")
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                return False
+            self._own = lock
+        return True
 
     @property
     def _run(self) -> Run:
@@ -465,12 +478,19 @@ class Account:
     def _write(self, count: int, participations: int, **notes: Any) -> None:
         if self._shared:
             with self._book.locked():
-                self._book.append(release_line(self._name, self._run, count, participations, **notes))
+                self._append(count, participations, **notes)
         else:
-            self._book.append(release_line(self._name, self._run, count, participations, **notes))
+            self._append(count, participations, **notes)
+
+    def _append(self, count: int, participations: int, **notes: Any) -> None:
+        if self._run.released + count > self._plan.steps:  # counted by somebody else's recovery, or restored
+            raise BudgetExhausted(f"all {self._plan.steps:,} steps of the plan are counted; nothing was released.")
+        self._book.append(release_line(self._name, self._run, count, participations, **notes))
 
     def close(self) -> None:
-        """Let others open the file."""
+        """Let others open the file, or this run in it."""
+        if self._own is not None:
+            self._own.release()
         if not self._shared:
             self._book.release()
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 from discreet.accounting.domination import gaussian_rate
 from discreet.contracts import (
     Contract,
+    Hardening,
     Law,
     Layout,
     Magnitudes,
@@ -15,6 +16,7 @@ from discreet.contracts import (
     doubled,
     effective_multiplier,
     norm_of,
+    rounded,
 )
 from discreet.errors import ConfigError, PrivacyError, whole
 
@@ -68,12 +70,17 @@ class Mechanism:
 
     With `microbatch` m > 1 the mean gradient of about m examples is bounded, not each example's: one of them can turn a
     bounded vector into any other, so the sum moves by twice the bound, and the noise follows.
+
+    `hardening` "exact" rounds bounded contributions to a grid, sums them as whole numbers and draws discrete Gaussian
+    noise exactly, so that no floating point stands between proof and release. It is slower, as every contribution is
+    made, and is accounted by Rényi divergences. "idealised" is the usual arithmetic, taken for real numbers.
     """
 
     bound: Bound
     noise: Noise
     allocation: Allocation = "joint"
     microbatch: int = 1
+    hardening: Hardening = "idealised"
 
     def __post_init__(self) -> None:
         missing = [m for m in _BOUND_MEMBERS if not hasattr(self.bound, m)]
@@ -93,6 +100,10 @@ class Mechanism:
                 f"allocation is {self.allocation!r}; it must be one of {', '.join(get_args(Allocation))}."
             )
         whole("microbatch", self.microbatch, least=1)
+        if self.hardening not in get_args(Hardening):
+            raise ConfigError(f"hardening is {self.hardening!r}; it must be one of {', '.join(get_args(Hardening))}.")
+        if self.hardening == "exact" and (not self.noise.law.gaussian or self.noise.absolute is not None):
+            raise ConfigError(f"exact hardening is for Gaussian(multiplier), not {self.noise!r}.")
         if self.noise.absolute is not None and self.allocation != "joint":
             raise ConfigError(
                 f"{self.noise!r} is one scale everywhere, so allocation {self.allocation!r} says nothing; give the "
@@ -102,6 +113,8 @@ class Mechanism:
     def contract(self, layout: Layout, state: Any) -> Contract:
         """What one unit may change now."""
         one = self.bound.contract(layout, state)
+        if self.hardening == "exact":
+            one = rounded(one)
         return one if self.microbatch == 1 else doubled(one)
 
     def scales(self, contract: Contract) -> tuple[float, ...]:
@@ -132,7 +145,7 @@ class Mechanism:
             scale = effective_multiplier(known, self.scales(known))
         law = self.noise.law
         if law.gaussian or scale == 0:
-            return Query(scale)
+            return Query(scale, hardening=self.hardening)
         shifts = None
         if contract is not None and contract.magnitudes is not None:
             scales = set(self.scales(contract))

@@ -122,6 +122,8 @@ class Plan:
         mechanism = {"allocation": self.mechanism.allocation}
         if self.mechanism.microbatch != 1:
             mechanism["microbatch"] = self.mechanism.microbatch
+        if self.mechanism.hardening != "idealised":
+            mechanism["hardening"] = self.mechanism.hardening
         return {
             "format": "discreet-plan/1",
             "steps": self.steps,
@@ -140,7 +142,7 @@ class Plan:
         if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
             raise ConfigError(f"a plan is a table of named fields, not {type(values).__name__}.")
         needed = {"format", "steps", "delta", "allocation", "sampling", "bound", "noise"}
-        missing, unknown = needed - set(values), set(values) - needed - {"epsilon", "microbatch", "tuning"}
+        missing, unknown = needed - set(values), set(values) - needed - {"epsilon", "microbatch", "hardening", "tuning"}
         if missing or unknown:
             raise ConfigError(f"a plan with {_listed(missing, 'missing')}{_listed(unknown, 'unknown')}fields.")
         if values["format"] != "discreet-plan/1":
@@ -154,6 +156,7 @@ class Plan:
                 build(values["noise"], [*noises, *stages]),
                 values["allocation"],
                 values.get("microbatch", 1),
+                values.get("hardening", "idealised"),
             ),
             steps=values["steps"],
             delta=values["delta"],
@@ -170,8 +173,9 @@ def guarantee_of(plan: Plan, layout: Layout | None, phases: Sequence[Phase]) -> 
         Condition(_TAKING_PART[who.scheme, who.rate == 1].format(unit=who.unit), "proven"),
         Condition(f"each {who.unit}'s share of each sum was bounded before the noise was added", "proven"),
         *(Condition(text, "proven") for text in premises),
-        Condition("noise and coins are secret and are those of exact real arithmetic", "assumed"),
+        *_ARITHMETIC[plan.mechanism.hardening],
         Condition("nothing but the released gradients, and what is computed from them, leaves the run", "assumed"),
+        Condition("figures of merit were computed on other data than the training examples", "assumed"),
     )
     if plan.tuning is not None:
         best = "the best run was chosen by a score that is itself private or of public data, and only it was released"
@@ -187,6 +191,13 @@ def guarantee_of(plan: Plan, layout: Layout | None, phases: Sequence[Phase]) -> 
     )
 
 
+_ARITHMETIC = {
+    "idealised": (Condition("noise and coins are secret and are those of exact real arithmetic", "assumed"),),
+    "exact": (
+        Condition("contributions were summed as whole numbers, and their noise was drawn exactly", "proven"),
+        Condition("noise and coins are secret", "assumed"),
+    ),
+}
 _TAKING_PART = {
     ("poisson", False): "each {unit} took part in each step by its own secret coin",
     ("poisson", True): "each {unit} took part as often as was counted, whoever it was",

@@ -1,5 +1,6 @@
 """A plan attached to a model: batches are drawn, losses become private gradients, spending is counted."""
 
+import math
 import os
 import weakref
 from collections import deque
@@ -17,15 +18,17 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from discreet.accounting import cost
 from discreet.accounting.guarantee import Condition, Guarantee
-from discreet.contracts import Layout
+from discreet.contracts import GRID, Contract, Layout
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
 from discreet.gradients import Engine
 from discreet.gradients.engine import UnitGradients
 from discreet.gradients.graph import now
 from discreet.gradients.slots import Slots
+from discreet.gradients.uses import parts
 from discreet.ledger import Account, Ledger
 from discreet.loading import Collate, Draw, PaddedCollate, length_of, load
 from discreet.mechanism import Noise
+from discreet.noise.discrete import discrete_gaussian
 from discreet.noise.source import Root, Source
 from discreet.plan import Plan, guarantee_of
 from discreet.probes import Recorder, check_bound, check_sums, replay
@@ -92,6 +95,9 @@ class Private:
         self._process = os.getpid()
         self._engine = Engine(model)
         self._sums = _Sums(self._parameters)
+        self._exact: _WholeSums | None = None
+        if plan.mechanism.hardening == "exact":
+            self._exact = _WholeSums(self._parameters, plan.mechanism.bound.contract(self._layout, self._state))
         self._slots, self._divisor = None, plan.sampling.batch_size
         size = plan.mechanism.microbatch
         if size > 1:
@@ -185,6 +191,8 @@ class Private:
     def _clear(self) -> None:
         """Forget what has been summed."""
         self._sums.clear()
+        if self._exact is not None:
+            self._exact.clear()
         if self._slots is not None:
             self._slots.clear()
 
@@ -325,7 +333,10 @@ class Private:
         if self._probes is not None and not self._probes.bounded:
             check_bound(gradients, weights, self.plan.mechanism.bound.contract(self._layout, self._state))
             self._probes.bounded = True
-        gradients.add_weighted(weights, self._sums.open())
+        if self._exact is None:
+            gradients.add_weighted(weights, self._sums.open())
+        else:
+            self._exact.add(gradients, weights)
 
     def _refuse_strangers(self, strangers: Sequence[Tensor]) -> None:
         current = {id(p): name for name, p in self._model.named_parameters()}
@@ -346,8 +357,10 @@ class Private:
         scales: dict[str, float] = {}
         for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
             scales.update(dict.fromkeys(block.members, scale))
-        noise = self.plan.mechanism.noise
-        released = self._sums.release(noise, scales, stream, self._divisor)
+        if self._exact is None:
+            released = self._sums.release(self.plan.mechanism.noise, scales, stream, self._divisor)
+        else:
+            released = self._exact.release(scales, stream, self._divisor)
         for name, gradient in released.items():
             self._parameters[name].grad = gradient
         self._clear()
@@ -608,6 +621,51 @@ class _Sums:
             end = start + sum(self._parameters[n].numel() for n in same)
             yield start, end, scale
             start = end
+
+
+class _WholeSums:
+    """Bounded sums as whole numbers of a grid's steps, one grid a block: what is added and released is exact."""
+
+    def __init__(self, parameters: Mapping[str, nn.Parameter], contract: Contract) -> None:
+        self._parameters, self._blocks = parameters, contract.blocks
+        self._sums: dict[str, Tensor] = {}
+
+    def clear(self) -> None:
+        self._sums.clear()
+
+    def add(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None:
+        """Round each unit's contribution to the grid and add it, a few units at a time."""
+        size = 8 * sum(self._parameters[n].numel() for n in gradients.uses)
+        for start, stop in parts(gradients.units, size):
+            each = gradients.each(start, stop)
+            for block in self._blocks:
+                step = block.norm * GRID
+                whole_numbers: dict[str, Tensor] = {}
+                for name in block.members:
+                    if name in each:
+                        factor = weights[name][start:stop, None].double() / step
+                        whole_numbers[name] = (each[name].reshape(stop - start, -1).double() * factor).round()
+                # in whole numbers, below 2^53 and so exact: no contribution is longer than the contract says
+                length = sum((k.square().sum(1).cpu() for k in whole_numbers.values()), torch.zeros(stop - start))
+                fits = length <= ((1 + GRID * math.sqrt(block.size) / 2) / GRID) ** 2
+                for n, k in whole_numbers.items():
+                    total = torch.where(fits.to(k.device)[:, None], k, 0.0).to(torch.int64).sum(0)
+                    known = self._sums.setdefault(n, torch.zeros_like(total))
+                    known += total
+
+    def release(self, scales: Mapping[str, float], source: Source, divisor: int) -> dict[str, Tensor]:
+        """(sum + noise) / divisor for each parameter, in its own dtype; the sums are cleared."""
+        found: dict[str, Tensor] = {}
+        for block in self._blocks:
+            step = block.norm * GRID
+            for name in block.members:
+                parameter = self._parameters[name]
+                noise = torch.from_numpy(discrete_gaussian(parameter.numel(), scales[name] / step, source))
+                total = noise + self._sums[name].cpu() if name in self._sums else noise
+                value = total.double() * (step / divisor)
+                found[name] = value.view(parameter.shape).to(parameter.device, parameter.dtype)
+        self.clear()
+        return found
 
 
 def _checked_draw(drawn: Any, length: int) -> Draw:

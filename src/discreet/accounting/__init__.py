@@ -167,13 +167,15 @@ def _fast(phases: Sequence[Phase], delta: float) -> Cost:
     candidates = [plain]
     if _has_losses(phases):
         candidates.append(Cost(pld.epsilon(phases, delta), "privacy-loss distribution, both directions"))
-    if any(p.law is not None for p in phases):
+    if any(p.law is not None or p.hardening == "exact" for p in phases):
         candidates.append(Cost(rdp.improved(rdp.divergences(phases), rdp.ORDERS, delta), _RENYI))
     return min(candidates, key=_epsilon)
 
 
 def _has_losses(phases: Sequence[Phase]) -> bool:
     """Whether privacy-loss distributions are worth trying."""
+    if any(p.hardening == "exact" for p in phases):
+        return False
     return all(p.scheme != "fixed-batches" and (p.multiplier == 0 or p.multiplier > 1e-3) for p in phases)
 
 
@@ -212,7 +214,7 @@ def _without_amplification(phases: Sequence[Phase], delta: float) -> Cost:
 
     from discreet.accounting import gdp
 
-    if any(p.multiplier == 0 for p in phases):
+    if any(p.multiplier == 0 or p.hardening == "exact" for p in phases):
         return Cost(math.inf, _PLAIN)
     spread = [(1.0, 0.0)]  # probabilities and mu
     for p in phases:

@@ -213,7 +213,8 @@ def guarantee(
 def _words(phase: Phase) -> str:
     """A phase in words, with the theorems it rests on."""
     if phase.law is None:
-        what, theorems = f"Gaussian releases of effective noise multiplier {phase.multiplier:.6g}", ["T1", "T6"]
+        kind = "discrete Gaussian" if phase.hardening == "exact" else "Gaussian"
+        what, theorems = f"{kind} releases of effective noise multiplier {phase.multiplier:.6g}", ["T1", "T6"]
     else:
         law = {k: v for k, v in describe(phase.law).items() if k not in ("type", "scale")}
         name = type(phase.law).__name__ + "".join(f" {k} {v:g}" for k, v in law.items())

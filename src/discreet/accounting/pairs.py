@@ -38,7 +38,7 @@ def pairs_of(phase: Phase) -> tuple[Pair, ...]:
     """
     if phase.law is not None and phase.shifts is not None and _by_coins(phase) and _hidden(phase.law, phase.shifts):
         return _product(phase)
-    if phase.multiplier <= 0:
+    if phase.multiplier <= 0 or phase.hardening == "exact":
         return ()
     rate, sigma = phase.rate, phase.multiplier
     if phase.scheme == "fixed-size":

@@ -47,6 +47,12 @@ def divergences(phases: Sequence[Phase], orders: Sequence[float] = ORDERS) -> Re
 @lru_cache(maxsize=1024)
 def _of_one(phase: Phase, orders: tuple[float, ...]) -> tuple[float, ...]:
     """One release's divergences."""
+    if phase.hardening == "exact" and phase.rate < 1:  # whole orders, and chords between them
+        known = _gaussian_moments(
+            phase.multiplier / (phase.group * (2 if phase.adjacency == "replace" else 1)), moments.MOST
+        )
+        rate = phase.rate if phase.scheme == "poisson" and phase.adjacency != "replace" and phase.group == 1 else 1.0
+        return tuple(_interpolated(np.array([_subsampled(known, rate, a) for a in range(moments.MOST + 1)]), orders))
     by_coins = phase.scheme == "poisson" and phase.adjacency != "replace" and phase.group == 1
     if phase.law is None or not by_coins:
         if phase.multiplier == 0:

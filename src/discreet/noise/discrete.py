@@ -1,8 +1,9 @@
 """Discrete Gaussian noise on whole numbers, sampled exactly: no floating point decides a value.
 
-Canonne, Kamath and Steinke (2020): a discrete Laplace value is accepted with probability exp(-(|y| - s^2 / t)^2 / (2 s^2)).
-Each decision compares a uniform number, of as many random bits as it takes, with a transcendental one. Sixty-three bits and
-float64 with a margin for its errors decide all but a few in a billion; those are decided with more bits and digits.
+Canonne, Kamath and Steinke (2020): a discrete Laplace value y is accepted with probability
+exp(-(|y| - s^2 / t)^2 / (2 s^2)). Each decision compares a uniform number, of as many random bits as it takes, with a
+transcendental one. Sixty-three bits and float64 with a margin for its errors decide nearly all of them; the rest are
+decided with more bits and digits.
 """
 
 import math
@@ -60,7 +61,9 @@ def _geometric(count: int, spread: int, source: "Source") -> Whole:
     decided = most == least
     out = np.where(decided, least, 0).astype(np.int64)
     for i in np.flatnonzero(~decided):
-        out[i] = _refine(int(bits[i]), source, lambda u: int((-spread * u.ln()).to_integral_value(rounding="ROUND_FLOOR")))
+        out[i] = _refine(
+            int(bits[i]), source, lambda u: int((-spread * u.ln()).to_integral_value(rounding="ROUND_FLOOR"))
+        )
     return out
 
 
