@@ -22,6 +22,9 @@ def test_the_demo_trains_to_its_budget_and_leaves_a_run_folder(tmp_path):
     page = (folder / "report.html").read_text()
     assert f"{found['accuracy']:.1%}" in page
     assert "http" not in page  # self-contained
+    verified = discreet.verify(folder)
+    assert verified.head in page  # the anchor
+    assert verified.runs[0].released == plan.steps
     again = runner.invoke(app, ["demo", "--epochs", "1", "--out", str(folder)])
     assert again.exit_code == 0
     assert "What is proven" in again.output

@@ -733,3 +733,17 @@ def test_a_handle_is_not_copied():
     for attempt in (copy.deepcopy, lambda p: torch.save(p, io.BytesIO())):
         with pytest.raises(PrivacyError, match="secret key"):
             attempt(private)
+
+
+def test_parameters_that_change_between_the_chunks_of_a_batch_are_noticed():
+    model = network()
+    private = attach(model, plan(batch_size=40))
+    batches = private.batches(data(), at_most=10)
+    x, y = next(batches)
+    assert not private.backward(losses(model, x, y))
+    with torch.no_grad():
+        model[0].weight.add_(1.0)
+    x, y = next(batches)
+    with pytest.raises(PrivacyError, match="changed between two chunks"):
+        private.backward(losses(model, x, y))
+    assert private.released == 0

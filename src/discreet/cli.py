@@ -76,7 +76,9 @@ def demo(
     accuracy = f"{found.accuracy:.1%}"
     report = found.folder / "report.html"
     figures = {"test accuracy": accuracy, "proven ε": round_up(found.guarantee.epsilon), "δ": f"{delta:g}"}
-    report.write_text(page("Digits, read privately", found.plan, found.guarantee, figures), encoding="utf-8")
+    report.write_text(
+        page("Digits, read privately", found.plan, found.guarantee, figures, found.anchor), encoding="utf-8"
+    )
     if as_json:
         result = {"accuracy": found.accuracy, "guarantee": json.loads(found.guarantee.to_json()), "report": str(report)}
         typer.echo(json.dumps(result, ensure_ascii=False))
@@ -85,6 +87,7 @@ def demo(
     console.print(f"\nTest accuracy [bold]{accuracy}[/bold] on {digits.TEST_EXAMPLES} images never trained on.\n")
     console.print(Panel(Text(str(found.guarantee)), title="What is proven", padding=(1, 2)))
     console.print(f"\nReport: {report}", soft_wrap=True)
+    console.print(f"Ledger: {found.folder / 'ledger.jsonl'}, last hash {found.anchor}", soft_wrap=True)
 
 
 @app.command()

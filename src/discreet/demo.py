@@ -25,6 +25,7 @@ class Demo:
     guarantee: Guarantee
     accuracy: float
     folder: Path
+    anchor: str  # the ledger's last hash
 
 
 def run(
@@ -53,11 +54,12 @@ def run(
         schedule.step()
         on_step()
     guarantee = private.guarantee()
+    anchor = private.anchor
     private.detach()
     (folder / "guarantee.json").write_text(guarantee.to_json(), encoding="utf-8")
     with torch.no_grad():
         accuracy = (model(test_x).argmax(1) == test_y).double().mean().item()
-    return Demo(plan, guarantee, accuracy, folder)
+    return Demo(plan, guarantee, accuracy, folder, anchor)
 
 
 def network() -> nn.Module:

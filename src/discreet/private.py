@@ -105,6 +105,7 @@ class Private:
             self._slots = Slots(self._parameters, self._divisor, size)
         self._chunks: deque[_Chunk] = deque()
         self._iteration = 0
+        self._versions: list[int] = []  # of the parameters, when the open batch began
         self._since = now()
         self._length: int | None = None  # of the data a loader of one's own reads, once its collate is made
         self._attached = True
@@ -256,7 +257,15 @@ class Private:
         self._check_attached()
         chunk = self._current()
         self._check_losses(losses, chunk)
+        versions = [p._version for p in self._parameters.values()]
+        if not chunk.first and versions != self._versions:
+            self._begin()
+            raise PrivacyError(
+                "the model's parameters changed between two chunks of one batch; step the optimizer only when "
+                "private.backward(losses) returns True. Nothing was released."
+            )
         if chunk.first:
+            self._versions = versions
             self._clear()
             for parameter in self._parameters.values():
                 parameter.grad = None
@@ -398,6 +407,11 @@ class Private:
         return Condition(seen, "checked"), Condition(hidden, "assumed")
 
     # --- state ---------------------------------------------------------------------------------------------------
+
+    @property
+    def anchor(self) -> str:
+        """The hash of the ledger's last line: kept elsewhere, it shows whether the file was cut short or rewritten."""
+        return self._ledger.head
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint must hold beside the model's and the optimizer's own state."""

@@ -17,12 +17,16 @@ h1 { font-size: 1.7rem; margin-bottom: .2rem; } h2 { font-size: 1.15rem; margin-
 .broken { border-color: #c33; }
 table { border-collapse: collapse; width: 100%; } td, th { text-align: left; padding: .35rem .6rem .35rem 0;
 border-bottom: 1px solid var(--line); vertical-align: top; } th { font-weight: 600; white-space: nowrap; }
+code { overflow-wrap: anywhere; }
 footer { margin-top: 2.5rem; font-size: .85rem; opacity: .75; }
 """
 
 
-def page(title: str, plan: Plan, guarantee: Guarantee, figures: Mapping[str, str]) -> str:
-    """A run as HTML: its headline figures, the guarantee as a paragraph, its conditions, and the plan."""
+def page(title: str, plan: Plan, guarantee: Guarantee, figures: Mapping[str, str], anchor: str = "") -> str:
+    """A run as HTML: its headline figures, the guarantee as a paragraph, its conditions, and the plan.
+
+    `anchor` is the hash of the ledger's last line, which shows later whether the file is still the same.
+    """
     boxes = "".join(f'<div class="figure">{escape(k)}<b>{escape(v)}</b></div>' for k, v in figures.items())
     conditions = "".join(f"<tr><th>{escape(c.status)}</th><td>{escape(c.text)}</td></tr>" for c in guarantee.conditions)
     settings = {
@@ -31,6 +35,7 @@ def page(title: str, plan: Plan, guarantee: Guarantee, figures: Mapping[str, str
         "noise": repr(plan.mechanism.noise),
         "steps": f"{guarantee.released if guarantee.released is not None else 0:,} released of {plan.steps:,} planned",
         "unit, adjacency": f"{guarantee.unit}, {guarantee.adjacency}",
+        **({"ledger's last hash": anchor} if anchor else {}),
     }
     rows = "".join(f"<tr><th>{escape(k)}</th><td><code>{escape(v)}</code></td></tr>" for k, v in settings.items())
     statement = "statement" if guarantee.sound else "statement broken"
