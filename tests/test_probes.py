@@ -1,5 +1,7 @@
 """Models and losses that mix examples are refused, with the right module named; those that do not are let through."""
 
+import random
+
 import pytest
 import torch
 from torch import nn
@@ -346,13 +348,136 @@ def test_contributions_are_measured_one_by_one():
         check_bound(gradients, ones, Blocks((Block(names, largest * 0.99, 1),)))
 
 
-def test_a_model_that_cannot_be_copied_is_refused_with_the_remedy():
-    class Keeps(nn.Module):
-        def forward(self, x):
-            self.kept = x
-            return x
+class Keeps(nn.Module):
+    """Keeps a tensor with a gradient, which cannot be copied."""
 
-    model = stack(Keeps())
-    with pytest.raises(PrivacyError, match="cannot be copied"):
-        step(model)
-    assert step(stack(Keeps()), preflight=False).released == 3
+    def forward(self, x):
+        self.kept = x
+        return x
+
+
+class Guarded(nn.Module):
+    def forward(self, x):
+        assert x.abs().max() < 20
+        return x
+
+
+class ScalarBeside(nn.Module):
+    """Returns a statistic of the batch beside its outputs: what becomes of it is not to be seen."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(D, 3)
+
+    def forward(self, x):
+        return self.inner(x), x.detach().mean()
+
+
+class Stochastic(nn.Module):
+    """Draws from Python's own generator."""
+
+    def forward(self, x):
+        return x * (1 + random.random())
+
+
+@pytest.mark.parametrize("kept", [Keeps(), Guarded(), Stochastic()], ids=lambda m: type(m).__name__)
+def test_models_that_are_awkward_to_replay_are_not_refused(kept):
+    assert step(stack(kept)).released == 3
+
+
+def test_what_could_not_be_replayed_is_said():
+    private = step(stack(Keeps()))
+    said = [c for c in private.guarantee().conditions if "could not be replayed" in c.text]
+    assert [c.status for c in said] == ["assumed"]
+    beside = step(ScalarBeside(), lambda out, y: F.cross_entropy(out[0], y, reduction="none"))
+    assert any("could not be replayed" in c.text for c in beside.guarantee().conditions)
+
+
+class Attention(nn.Module):
+    """Queries, keys and values of its own: the keys' bias has no influence, and rounding for a gradient."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.q, self.k, self.v = (nn.Linear(2, 8) for _ in range(3))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x, mask=None):
+        x = x.view(len(x), 3, 2)
+        scores = self.q(x) @ self.k(x).mT
+        return self.head((scores.softmax(-1) @ self.v(x)).mean(1))
+
+
+def test_parameters_without_influence_are_no_alarm():
+    assert step(Attention()).released == 3
+
+
+class Causal(nn.Module):
+    """A mask over time beside the batch: its size may be the batch's by chance."""
+
+    def __init__(self, time):
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer, self.head = nn.TransformerEncoderLayer(4, 2, 8, batch_first=True, dropout=0.0), nn.Linear(4, 3)
+        self.time = time
+
+    def forward(self, x, mask):
+        return self.head(self.layer(x, src_mask=mask).mean(1))
+
+
+@pytest.mark.parametrize("time", [5, 12])
+def test_a_mask_as_long_as_the_batch_is_no_alarm(time):
+    model, rows = Causal(time), torch.randn(12, time, 4)
+    labels = torch.randint(3, (12,))
+    made = Plan(
+        sampling=Poisson(examples=12, batch_size=12), mechanism=Mechanism(Clip(1.0), Gaussian(1.0)), steps=2, delta=1e-5
+    )
+    private = attach(model, made)
+    mask = nn.Transformer.generate_square_subsequent_mask(time)
+    for x, y in private.batches((rows, labels)):
+        private.backward(F.cross_entropy(model(x, mask), y, reduction="none"))
+    assert any("replaying the model" in c.text for c in private.guarantee().conditions)
+
+
+def test_autocast_is_replayed_too():
+    model, (x, y) = stack(nn.Tanh()), data()
+    private = attach(model, plan())
+    for rows, labels in private.batches((x, y)):
+        with torch.autocast("cpu", torch.bfloat16):
+            out = model(rows)
+        private.backward(F.cross_entropy(out.float(), labels, reduction="none"))
+    assert any("replaying the model" in c.text for c in private.guarantee().conditions)
+
+
+class Stores(nn.Module):
+    """Keeps raw rows in a buffer that nothing reads: they leave with the model's state."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(64, 8))
+
+    def forward(self, x):
+        self.seen[: len(x)] = x.detach()
+        return x
+
+
+class SecondCall(nn.Module):
+    """Behaves at its first call in a batch, and mixes at its second."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(D, 3)
+
+    def forward(self, x, mix=False):
+        return self.inner(x - x.detach().mean(0) if mix else x)
+
+
+def test_data_written_into_buffers_and_later_calls_are_seen():
+    with pytest.raises(PrivacyError, match=r"'1\.seen' is written in the forward pass"):
+        step(stack(Stores()))
+    model, (x, y) = SecondCall(), data()
+    private = attach(model, plan())
+    rows, labels = next(iter(private.batches((x, y))))
+    found = F.cross_entropy(model(rows) + model(rows, mix=True), labels, reduction="none")
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        private.backward(found)

@@ -5,6 +5,7 @@ import os
 import weakref
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
@@ -402,7 +403,7 @@ class Private:
         seen = "no example's loss depends on another example, probed by reweighting the losses"
         if self._probes is not None and self._probes.replayed:
             return (Condition(f"{seen} and by replaying the model with one row replaced", "checked"),)
-        why = "preflight was turned off" if self._probes is None else "the model was not called as a whole"
+        why = "preflight was turned off" if self._probes is None else "the model could not be replayed"
         hidden = f"nothing that carries no gradient mixes examples or is kept from batch to batch ({why})"
         return Condition(seen, "checked"), Condition(hidden, "assumed")
 
@@ -502,7 +503,7 @@ class _Probes:
 
     def arm(self) -> None:
         """A batch is handed out: keep the next call of the model."""
-        self._recorder.call = None
+        self._recorder.calls = None
         if not self.replayed and self._handle is None:
             self._handle = self._model.register_forward_pre_hook(self._recorder, with_kwargs=True)
 
@@ -524,16 +525,18 @@ class _Probes:
         if plain is not None:
             check_sums(gradients, plain)
             self._summed = True
-        call, self._recorder.call = self._recorder.call, None
+        calls, self._recorder.calls = self._recorder.calls, None
         self.remove()
-        if self.replayed or call is None:
+        if self.replayed or calls is None:
             return
 
         def run(model: nn.Module, arguments: Any) -> Any:
-            args, kwargs = arguments
-            return model(*args, **kwargs)
+            with ExitStack() as stack:
+                for device, dtype in calls.autocast:
+                    stack.enter_context(torch.autocast(device, dtype))
+                return [model(*args, **kwargs) for args, kwargs in arguments]
 
-        self.replayed = replay(self._model, run, call.arguments, rows, call.random)
+        self.replayed = replay(self._model, run, calls.arguments, rows, calls.random)
 
     def remove(self) -> None:
         """Take the hook off the model."""
