@@ -104,6 +104,18 @@ def test_what_does_not_fit_changes_nothing(tmp_path):
     assert all(torch.equal(p, q) for p, q in zip(before, other.model.parameters(), strict=True))
 
 
+def test_an_optimizer_state_that_does_not_fit_changes_nothing(tmp_path):
+    path, one = tmp_path / "c.safetensors", Run().train(2)
+    save_checkpoint(path, **(one.parts() | {"optimizer": torch.optim.SGD([torch.zeros(1) for _ in range(3)], lr=0.1)}))
+    two = Run()
+    before = [p.clone() for p in two.model.parameters()]
+    with pytest.raises(ConfigError, match="does not fit the optimizer"):
+        load_checkpoint(path, **two.parts())
+    assert two.private.released == 0
+    assert all(torch.equal(p, q) for p, q in zip(before, two.model.parameters(), strict=True))
+    two.train(1)
+
+
 class Bomb:
     """Unpickling it would say so."""
 

@@ -122,3 +122,9 @@ def test_other_noise_cannot_be_exact():
             Mechanism(Clip(1.0), noise, hardening="exact")
     with pytest.raises(ConfigError, match="must be one of"):
         Mechanism(Clip(1.0), Gaussian(1.0), hardening="soft")
+
+
+@pytest.mark.parametrize("made", [plan(0.0), plan(2.0**21), plan(1.0, PerLayerClip({"0": 1.0, "2": 1e-7}))])
+def test_noise_that_cannot_be_drawn_exactly_is_refused_before_anything_is_counted(made):
+    with pytest.raises(ConfigError, match="drawn exactly"):
+        attach(network(), made)

@@ -556,7 +556,7 @@ def test_nothing_is_released_past_the_plan():
     model = network()
     private = attach(model, plan(steps=1))
     x, y = next(private.batches(data()))
-    private.load_state_dict(private.state_dict() | {"released": 1})
+    private.load_state_dict(private.state_dict() | {"released": 1, "participations": 1})
     with pytest.raises(PrivacyError):
         private.backward(losses(model, x, y))
     assert private.released == 1

@@ -180,6 +180,139 @@ def test_releases_that_claim_less_than_the_plan_are_refused(tmp_path):
         verify(path)
 
 
+def rewritten(path, change):
+    """The whole file written anew, chain and all, after a change to each line's content."""
+    from discreet.ledger import chained
+
+    head, lines = "", []
+    for line in path.read_text().splitlines():
+        content = json.loads(line)
+        change(content)
+        made, head = chained(content, head, None)
+        lines.append(made)
+    path.write_bytes(b"".join(lines))
+
+
+def setting(kind, **values):
+    def change(content):
+        if content["kind"] in kind:
+            content.update(values)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        setting(("run", "release"), participations=0),
+        setting(("run",), participations=0),
+        setting(("run",), participations=4),
+        setting(("run",), **{"pass": 5}),
+        setting(("release",), participations=0),
+        setting(("run",), steps=6),
+        setting(("run",), plan=[]),
+        setting(("run",), plan={}),
+        setting(("run",), parameters=[]),
+        setting(("run",), parameters=[["w", None]]),
+        setting(("run",), steps=None),
+        setting(("release",), count=10**15),
+        setting(("release",), multiplier=1e-200),
+        lambda content: content.get("plan", {}).update(delta="x"),
+        lambda content: content.get("plan", {}).update(format="zzz"),
+        lambda content: content.get("plan", {}).get("noise", {}).update(multiplier="1"),
+        lambda content: content.get("phase", {}).update(group=10**12),
+    ],
+)
+def test_a_rewritten_file_that_does_not_add_up_is_refused(tmp_path, change):
+    path = tmp_path / "ledger.jsonl"
+    counted(path)
+    rewritten(path, change)
+    with pytest.raises(PrivacyError):
+        verify(path)
+
+
+def test_a_stage_that_is_not_known_makes_the_guarantee_unsound(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    counted(path)
+    rewritten(path, lambda content: content.get("plan", {}).get("bound", {}).update(type="Mine"))
+    (run,) = verify(path).runs
+    assert not run.follows_from_its_plan
+    assert not run.guarantee.sound
+
+
+def test_the_cost_of_tuning_is_in_what_is_verified(tmp_path):
+    path, made = tmp_path / "ledger.jsonl", replace(plan(), tuning=discreet.Tuning(20, "geometric"))
+    counted(path, made=made)
+    assert verify(path).runs[0].guarantee.epsilon == pytest.approx(made.guarantee().epsilon)
+    with pytest.raises(ConfigError, match="ledger of its own"):
+        attach(nn.Linear(3, 2), made, ledger=capped(tmp_path / "patients.jsonl", 1e3))
+
+
+def test_queries_count_against_the_plans_own_limit(tmp_path):
+    path, limit = tmp_path / "ledger.jsonl", plan().guarantee().epsilon * 1.01
+    Ledger(path).query("covariance", Phase(1.0, 0.5, 10, adjacency="zero-out"))
+    with pytest.raises(BudgetExhausted, match="more than its limit"):
+        attach(nn.Linear(3, 2), replace(plan(), epsilon=limit), ledger=path)
+
+
+def test_one_file_has_one_lock_whatever_it_is_called(tmp_path):
+    path, other = tmp_path / "ledger.jsonl", tmp_path / "other.jsonl"
+    first = attach(nn.Linear(3, 2), plan(), ledger=path)
+    other.symlink_to(path)
+    with pytest.raises(PrivacyError, match="in use"):
+        attach(nn.Linear(3, 2), plan(), ledger=other)
+    first.detach()
+
+
+def test_a_file_that_somebody_else_appends_to_is_noticed(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    account = Account(Ledger(path), plan(), LAYOUT)
+    with path.open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(PrivacyError, match="changed by somebody else"):
+        account.spend()
+
+
+def test_an_interruption_while_writing_leaves_a_ledger_that_can_be_continued(tmp_path, monkeypatch):
+    path = tmp_path / "ledger.jsonl"
+    account = Account(Ledger(path), plan(), LAYOUT)
+
+    def interrupted(descriptor):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.fsync", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            account.spend()
+    account.spend()
+    account.close()
+    assert verify(path).runs[0].released == 1
+
+
+def test_a_state_cannot_lower_the_count():
+    model = nn.Linear(3, 2)
+    private = attach(model, plan(steps=10))
+    for released, participations in ((9, 0), (9, 8), (11, 11), (3, 5)):
+        state = private.state_dict() | {"released": released, "participations": participations}
+        with pytest.raises(PrivacyError, match="which cannot be"):
+            private.load_state_dict(state)
+
+
+def test_reserved_steps_are_spent_when_a_state_is_loaded(tmp_path):
+    """In the middle of a shuffled pass: the new pass is on disk before it is used."""
+    path, model = tmp_path / "ledger.jsonl", nn.Linear(3, 2)
+    made = plan(steps=8, sampling=Shuffled(examples=20, batch_size=5))
+    private = attach(model, made, ledger=Ledger(path, reserve=4))
+    data = private.batches(DATA, steps=1)
+    for x, y in data:
+        private.backward(F.cross_entropy(model(x), y, reduction="none"))
+    private.load_state_dict(private.state_dict())
+    for x, y in private.batches(DATA, steps=2):
+        private.backward(F.cross_entropy(model(x), y, reduction="none"))
+    on_disk = sum(json.loads(line).get("participations", 0) for line in path.read_text().splitlines()[1:])
+    assert on_disk == 2
+
+
 # --- a data set's ledger ---------------------------------------------------------------------------------------------
 
 

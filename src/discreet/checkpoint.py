@@ -1,5 +1,6 @@
 """A run's state in one file: safetensors with JSON in its header. No pickle, and never half written."""
 
+import copy
 import json
 import os
 import secrets
@@ -13,7 +14,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from discreet.errors import ConfigError, PrivacyError
+from discreet.errors import ConfigError
 from discreet.private import Private
 
 FORMAT = "discreet-checkpoint/1"
@@ -103,16 +104,20 @@ def load_checkpoint(
     state = parts["private"]
     if not isinstance(state, dict):
         raise ConfigError(f"{path} holds no private state.")
-    private.load_state_dict(state)  # first: it alone can refuse for privacy's sake
+    private.check_state_dict(state)
+    pairs = [
+        (stateful, parts[name]) for name, stateful in (("optimizer", optimizer), ("schedule", schedule)) if stateful
+    ]
+    before = [copy.deepcopy(stateful.state_dict()) for stateful, _ in pairs]
     try:
-        for name, stateful in (("optimizer", optimizer), ("schedule", schedule)):
-            if stateful is not None:
-                stateful.load_state_dict(parts[name])
-    except (ValueError, TypeError, KeyError, AttributeError, RuntimeError) as error:
-        if isinstance(error, PrivacyError):
-            raise
+        for stateful, saved_state in pairs:
+            stateful.load_state_dict(saved_state)
+    except Exception as error:
+        for (stateful, _), old in zip(pairs, before, strict=True):
+            stateful.load_state_dict(old)
         raise ConfigError(f"{path} does not fit the optimizer or schedule: {error}") from error
     model.load_state_dict(saved)
+    private.load_state_dict(state)
     return Restored(parts["extra"], private.released - int(state["released"]))
 
 

@@ -145,9 +145,16 @@ class Content:
             raise PrivacyError(f"its format is {content.get('format')!r}, this version reads {FORMAT!r}")
         try:
             self._add(content)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise PrivacyError(f"its content makes no sense ({error})") from error
         self.hashes.append(content["hash"])
+
+    def _least(self, run: Run, count: int) -> int:
+        """The fewest participations that the next `count` steps can add: passes that must begin in them."""
+        length = int(run.opening["pass"])
+        into = 0 if run.released == 0 else run.released - run.last  # steps of the current pass that are done
+        left = 0 if run.released == 0 else max(0, length - into)
+        return -(-max(0, count - left) // length)
 
     def _add(self, content: Mapping[str, Any]) -> None:
         kind = content["kind"]
@@ -156,20 +163,33 @@ class Content:
             count = whole("count", content["count"], least=1)
             if content["step"] != run.released:
                 raise PrivacyError(f"it counts step {content['step']!r} where {run.released} is due")
-            taken = whole("participations", content["participations"], least=0)
+            taken = whole("participations", content["participations"], least=0, most=count)
+            if run.released + count > int(run.opening["steps"]):
+                raise PrivacyError("it counts more steps than its run has")
+            if taken < self._least(run, count):
+                raise PrivacyError("it counts fewer participations than its steps bring")
             run.count(float(content["rate"]), float(content["multiplier"]), taken, count)
             run.recovered += bool(content.get("recovered"))
         elif kind == "run":
             if content["run"] in self.runs or (self.runs and self.dataset is None):
                 raise PrivacyError("it opens a second run in a file that holds one")
-            whole("participations", content["participations"], least=0)
-            self.runs[content["run"]] = Run(content, phase_from_dict(content["phase"]))
+            whole("steps", content["steps"], least=0)
+            whole("participations", content["participations"], least=0, most=content["steps"])
+            whole("pass", content["pass"], least=1)
+            one = phase_from_dict(content["phase"])
+            if one.group != 1 or not isinstance(content["plan"], dict) or not isinstance(content["parameters"], list):
+                raise PrivacyError("it does not describe a run")
+            self.runs[str(content["run"])] = Run(content, one)
         elif kind == "query":
             self.queries.append((str(content["what"]), phase_from_dict(content["phase"])))
         elif kind == "dataset":
             if self.hashes:
                 raise PrivacyError("it names a data set after the file's beginning")
-            self.dataset = {k: content[k] for k in ("dataset", "epsilon", "delta")}
+            named = {k: content[k] for k in ("dataset", "epsilon", "delta")}
+            if not isinstance(named["dataset"], str) or not 0 < positive("delta", named["delta"]) < 1:
+                raise PrivacyError("it names no data set and cap")
+            positive("epsilon", named["epsilon"])
+            self.dataset = named
         else:
             raise PrivacyError(f"its kind is {kind!r}, which is not known")
 
@@ -241,6 +261,7 @@ class Book:
         if self.path is not None:
             try:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
+                self.path = self.path.resolve()  # one file has one lock, whatever it is called by
                 self._lock = FileLock(f"{self.path}.lock")
             except OSError as error:
                 raise PrivacyError(f"{self.path} cannot be used as a ledger: {error}") from error
@@ -334,12 +355,18 @@ class Book:
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         line, _ = chained({**first, "at": now, **content}, self.content.head, self._key)
         if self.path is not None:
+            if self.path.exists() and self.path.stat().st_size != self._read:
+                raise PrivacyError(
+                    f"{self.path} was changed by somebody else while it was in use; nothing was released."
+                )
             try:
                 with self.path.open("ab") as file:
                     file.write(line)
                     file.flush()
                     os.fsync(file.fileno())
-            except OSError:
+                if self._read == 0:  # a new file: have its name on disk too
+                    _sync_folder(self.path.parent)
+            except BaseException:  # an interruption, too, must not leave half a line for the next one to be glued to
                 self._take_back()
                 raise
             self._read += len(line)
@@ -352,6 +379,14 @@ class Book:
                 file.truncate(self._read)
         except OSError:  # then a torn line stays, which the next reader recognises
             return
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def release_line(run: str, state: Run, count: int, participations: int, **notes: Any) -> dict[str, Any]:
@@ -374,6 +409,8 @@ class Account:
         self._own: FileLock | None = None
         self._plan = plan
         opening = _opening(plan, layout)
+        if self._shared and plan.tuning is not None:
+            raise ConfigError("a tuned plan's cost does not add up with other runs'; give it a ledger of its own.")
         self._book.acquire(timeout=60 if self._shared else 0)
         try:
             self._book.catch_up()
@@ -460,7 +497,7 @@ class Account:
         each unit only once in several steps.
         """
         if self._ahead == 0:
-            count = max(1, min(self._reserve, self._plan.steps - self._spent))
+            count = max(1, min(self._reserve, self._plan.steps - max(self._spent, self._run.released)))
             self._write(count, possible(count), **notes)
             self._ahead = count
         self._taken += possible(1)
@@ -469,6 +506,8 @@ class Account:
 
     def restore(self, released: int, participations: int) -> None:
         """Count releases that a checkpoint knows of and this ledger does not, in one line."""
+        # what was reserved is spent
+        self._spent, self._taken, self._ahead = self._run.released, self._run.participations, 0
         missing = released - self._spent
         if missing > 0:
             taken = max(0, participations - self._taken)
@@ -504,7 +543,7 @@ def _opening(plan: Plan, layout: Layout) -> dict[str, Any]:
         "plan": plan.to_dict(),
         "steps": plan.steps,
         "participations": plan.sampling.participations(plan.steps),
-        "pass": _steps_in_a_pass(plan),
+        "pass": steps_in_a_pass(plan),
         "phase": phase_to_dict(plan.phase(layout, steps=1)),
         "contract": {"blocks": blocks, "premises": list(contract.premises)},
         "parameters": [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)],
@@ -513,7 +552,7 @@ def _opening(plan: Plan, layout: Layout) -> dict[str, Any]:
     return json.loads(json.dumps(content))
 
 
-def _steps_in_a_pass(plan: Plan) -> int:
+def steps_in_a_pass(plan: Plan) -> int:
     """How many steps in a row a unit takes part in only once."""
     low, high = 1, max(2, plan.steps + 1)
     while high - low > 1:

@@ -72,7 +72,8 @@ class Mechanism:
     bounded vector into any other, so the sum moves by twice the bound, and the noise follows.
 
     `hardening` "exact" rounds bounded contributions to a grid, sums them as whole numbers and draws discrete Gaussian
-    noise exactly, so that no floating point stands between proof and release. It is slower, as every contribution is
+    noise exactly, so that no floating point stands between the contributions and the release. (Gradients are floats
+    still: that one row's last bits do not depend on the others is assumed.) It is slower, as every contribution is
     made, and is accounted by Rényi divergences. "idealised" is the usual arithmetic, taken for real numbers.
     """
 

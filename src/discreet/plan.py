@@ -165,6 +165,11 @@ class Plan:
         )
 
 
+def known_stages() -> set[str]:
+    """The names of the library's own samplers, bounds and noises."""
+    return {c.__name__ for c in SAMPLERS} | set(_bounds.__all__) | set(_noise.__all__)
+
+
 def guarantee_of(plan: Plan, layout: Layout | None, phases: Sequence[Phase]) -> Guarantee:
     """The guarantee of these releases of a plan, for a model of this layout (None: not known yet)."""
     who = plan.sampling.contract()
@@ -195,6 +200,7 @@ _ARITHMETIC = {
     "idealised": (Condition("noise and coins are secret and are those of exact real arithmetic", "assumed"),),
     "exact": (
         Condition("contributions were summed as whole numbers, and their noise was drawn exactly", "proven"),
+        Condition("no example's gradient depends, in its last bits, on the others of its batch", "assumed"),
         Condition("noise and coins are secret", "assumed"),
     ),
 }

@@ -29,7 +29,7 @@ from discreet.gradients.uses import parts
 from discreet.ledger import Account, Ledger
 from discreet.loading import Collate, Draw, PaddedCollate, length_of, load
 from discreet.mechanism import Noise
-from discreet.noise.discrete import discrete_gaussian
+from discreet.noise.discrete import LARGEST, discrete_gaussian
 from discreet.noise.source import Root, Source
 from discreet.plan import Plan, guarantee_of
 from discreet.probes import Recorder, check_bound, check_sums, replay
@@ -86,7 +86,6 @@ class Private:
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._layout = Layout(tuple(self._parameters), tuple(tuple(p.shape) for p in self._parameters.values()))
         self._state = plan.mechanism.bound.start(self._layout)
-        self._check_budget()
         self._formats = {name: (p.dtype, p.device) for name, p in self._parameters.items()}
         self._norms = [(name, m) for name, m in model.named_modules() if isinstance(m, _NormBase)]
         self._on_disk = ledger is not None
@@ -104,6 +103,12 @@ class Private:
         if size > 1:
             self._divisor = max(1, round(plan.sampling.batch_size / size))
             self._slots = Slots(self._parameters, self._divisor, size)
+        try:
+            self._check_budget()
+            self._check_noise()
+        except BaseException:
+            self._ledger.close()
+            raise
         self._chunks: deque[_Chunk] = deque()
         self._iteration = 0
         self._versions: list[int] = []  # of the parameters, when the open batch began
@@ -424,22 +429,29 @@ class Private:
             "ledger": self._ledger.head if self._on_disk else "",
         }
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint of the same plan.
-
-        Releases that the state knows of and the ledger does not are counted now; those that the ledger knows of and
-        the state does not (a crash after the checkpoint) stay spent. Nothing is ever repeated.
-        """
+    def check_state_dict(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Raise unless a state may be loaded; its numbers of releases and participations. Changes nothing."""
         if state.get("format") != "discreet-state/1" or state.get("plan") != self.plan.to_dict():
             raise PrivacyError("the state belongs to another plan; attach the plan it was saved with.")
         released = whole("the state's number of releases", state.get("released", -1), least=0)
         taken = whole("the state's number of participations", state.get("participations", released), least=0)
+        if not self.plan.sampling.participations(released) <= taken <= released <= self.plan.steps:
+            raise PrivacyError(f"the state counts {released} releases and {taken} participations, which cannot be.")
         head = state.get("ledger")
         if self._on_disk and head and not self._ledger.knows(str(head)):
             raise PrivacyError(
                 "the ledger lacks a line that the checkpoint knows of: it was cut short, replaced or is another run's. "
                 "Attach with the ledger the checkpoint was made with."
             )
+        return released, taken
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint of the same plan.
+
+        Releases that the state knows of and the ledger does not are counted now; those that the ledger knows of and
+        the state does not (a crash after the checkpoint) stay spent. Nothing is ever repeated.
+        """
+        released, taken = self.check_state_dict(state)
         self._begin()
         self._ledger.restore(released, taken)
         self._begun = self._ledger.released
@@ -480,11 +492,24 @@ class Private:
         """Whether isolation is probed again at a step: at 0, 1, 2, 4, 8, ... and at one in 64 others, in secret."""
         return step & (step - 1) == 0 or self._root.stream("probe", step).octets(1)[0] < 4
 
+    def _check_noise(self) -> None:
+        """Refuse noise that exact arithmetic could not draw, before anything is counted."""
+        if self._exact is None:
+            return
+        scales = self.plan.mechanism.scales(self.plan.mechanism.contract(self._layout, self._state))
+        for block, scale in zip(self._exact.blocks, scales, strict=True):
+            if not 0 < scale / (block.norm * GRID) <= LARGEST:
+                raise ConfigError(
+                    f"the noise of {', '.join(block.members)} is {scale:.3g} on a grid of {block.norm * GRID:.3g}: too "
+                    "little or too much to be drawn exactly. Use another allocation or multiplier."
+                )
+
     def _check_budget(self) -> None:
         limit = self.plan.epsilon
         if limit is None:
             return
-        spent = cost([self.plan.phase(self._layout)], self.plan.delta, self.plan.tuning).epsilon
+        phases = [self.plan.phase(self._layout), *self._ledger.queries]
+        spent = cost(phases, self.plan.delta, self.plan.tuning).epsilon
         if spent > limit:
             raise BudgetExhausted(
                 f"the plan's {self.plan.steps:,} steps would spend epsilon {spent:.4g}, more than its limit {limit:g}; "
@@ -644,7 +669,7 @@ class _WholeSums:
     """Bounded sums as whole numbers of a grid's steps, one grid a block: what is added and released is exact."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], contract: Contract) -> None:
-        self._parameters, self._blocks = parameters, contract.blocks
+        self._parameters, self.blocks = parameters, contract.blocks
         self._sums: dict[str, Tensor] = {}
 
     def clear(self) -> None:
@@ -655,7 +680,7 @@ class _WholeSums:
         size = 8 * sum(self._parameters[n].numel() for n in gradients.uses)
         for start, stop in parts(gradients.units, size):
             each = gradients.each(start, stop)
-            for block in self._blocks:
+            for block in self.blocks:
                 step = block.norm * GRID
                 whole_numbers: dict[str, Tensor] = {}
                 for name in block.members:
@@ -673,7 +698,7 @@ class _WholeSums:
     def release(self, scales: Mapping[str, float], source: Source, divisor: int) -> dict[str, Tensor]:
         """(sum + noise) / divisor for each parameter, in its own dtype; the sums are cleared."""
         found: dict[str, Tensor] = {}
-        for block in self._blocks:
+        for block in self.blocks:
             step = block.norm * GRID
             for name in block.members:
                 parameter = self._parameters[name]

@@ -1,14 +1,15 @@
 """Whether a ledger is as it was written, and what it proves, from the file alone."""
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from discreet.accounting.guarantee import Guarantee, guarantee
+from discreet.accounting.guarantee import Condition, Guarantee, guarantee
 from discreet.contracts import Layout
-from discreet.errors import ConfigError, PrivacyError
-from discreet.ledger import Content, Run, read
-from discreet.plan import Plan
+from discreet.errors import ConfigError, PrivacyError, whole
+from discreet.ledger import Content, Run, read, steps_in_a_pass
+from discreet.plan import Plan, known_stages
 
 
 @dataclass(frozen=True)
@@ -81,9 +82,17 @@ def verify(path: str | Path, *, key: bytes | None = None, anchor: str | None = N
         raise PrivacyError(
             f"{file} lacks the line with hash {anchor}: it was cut short, rewritten, or is another file."
         )
-    runs = tuple(_run(name, run, content, bool(torn)) for name, run in content.runs.items())
     dataset = content.dataset
-    total = None if dataset is None else guarantee(content.horizon(), float(dataset["delta"]))
+    try:
+        runs = tuple(_run(name, run, content, bool(torn)) for name, run in content.runs.items())
+        total = None if dataset is None else guarantee(content.horizon(), float(dataset["delta"]))
+    except (ConfigError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        raise PrivacyError(f"{file} describes a run that cannot be: {error}") from error
+    if total is not None and dataset is not None and total.epsilon > float(dataset["epsilon"]):
+        raise PrivacyError(
+            f"{file} caps data set {dataset['dataset']!r} at epsilon {dataset['epsilon']:g}, and its runs together are "
+            f"at {total.epsilon:.4g}: it was not written by this library alone."
+        )
     return Verified(
         path=str(file),
         lines=len(content.hashes),
@@ -101,10 +110,10 @@ def _run(name: str, run: Run, content: Content, torn: bool) -> VerifiedRun:
     opening = run.opening
     plan = opening["plan"]
     recovered = run.recovered
+    plan_made = _follows(opening, run)
     if torn and run.released < int(opening["steps"]):  # the line that was cut off counts for whoever wrote it
         run.count(run.one.rate, run.one.multiplier, 1, 1)
         recovered += 1
-    follows = _follows(opening, run)
     if any(p.rate < run.one.rate or p.multiplier > run.one.multiplier for p in run.spent):
         raise PrivacyError(f"run {name} has a release that costs less than its plan says: the ledger was forged.")
     queries = [] if content.dataset is not None else [p for _, p in content.queries]
@@ -114,26 +123,42 @@ def _run(name: str, run: Run, content: Content, torn: bool) -> VerifiedRun:
         unit=str(plan.get("sampling", {}).get("unit", "example")),
         adjacency=run.one.adjacency,
         steps=int(opening["steps"]),
+        tuning=None if plan_made is None else plan_made.tuning,
+        conditions=() if plan_made is not None else (Condition(_UNKNOWN, "broken"),),
     )
     return VerifiedRun(
-        name, int(opening["steps"]), run.released, recovered, replace(proven, released=run.released), follows
+        name,
+        int(opening["steps"]),
+        run.released,
+        recovered,
+        replace(proven, released=run.released),
+        plan_made is not None,
     )
 
 
-def _follows(opening: Any, run: Run) -> bool:
-    """Whether the recorded cost of a step is what the recorded plan gives; an error if it is less than that.
+_UNKNOWN = "a stage of the plan is not known here, so the cost of a step is what the ledger says, unchecked"
 
-    False where the plan has stages that are not known here.
+
+def _follows(opening: Mapping[str, Any], run: Run) -> Plan | None:
+    """The recorded plan, if the recorded cost of a step and number of steps are what it gives; an error if not.
+
+    None where the plan has a stage of a kind that is not known here.
     """
-    try:
-        plan = Plan.from_dict(opening["plan"])
-    except ConfigError:
-        return False
+    described = opening["plan"]
+    types = {str(described[k]["type"]) for k in ("sampling", "bound", "noise")}
+    if types - known_stages():
+        return None
+    plan = Plan.from_dict(described)
     names, shapes = zip(*opening["parameters"], strict=True)
-    expected = plan.phase(Layout(tuple(names), tuple(tuple(s) for s in shapes)), steps=1)
-    if replace(run.one, steps=expected.steps) != expected or plan.steps != int(opening["steps"]):
+    layout = Layout(tuple(str(n) for n in names), tuple(tuple(whole("a size", d, least=0) for d in s) for s in shapes))
+    expected = plan.phase(layout, steps=1)
+    possible = plan.sampling.participations
+    same = replace(run.one, steps=expected.steps) == expected and plan.steps == opening["steps"]
+    if not same or opening["participations"] != possible(plan.steps) or opening["pass"] != steps_in_a_pass(plan):
         raise PrivacyError(
-            "the ledger's cost of a step is not what its plan and parameters give: it was not written by this version "
+            "the ledger's cost of a run is not what its plan and parameters give: it was not written by this version "
             "of the library, or was forged."
         )
-    return True
+    if run.participations < possible(run.released):
+        raise PrivacyError("the ledger counts fewer participations than its releases bring: it was forged.")
+    return plan

@@ -8,7 +8,7 @@ decided with more bits and digits.
 
 import math
 from collections.abc import Callable
-from decimal import Decimal, localcontext
+from decimal import Context, Decimal, localcontext
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -78,9 +78,9 @@ def _accepted(size: Whole, parameter: float, spread: int, source: "Source") -> n
     yes, no = (u + 2.0**-62) * (1 + _MARGIN) <= low, u * (1 - _MARGIN) >= high
     out = yes.copy()
     for i in np.flatnonzero(~(yes | no)):
-        square = Decimal(parameter) ** 2
 
-        def below(u: Decimal, size: int = int(size[i]), square: Decimal = square) -> int:
+        def below(u: Decimal, size: int = int(size[i])) -> int:
+            square = Decimal(parameter) ** 2
             return int(u < (-((Decimal(size) - square / spread) ** 2) / (2 * square)).exp())
 
         out[i] = bool(_refine(int(bits[i]), source, below))
@@ -93,8 +93,7 @@ def _refine(bits: int, source: "Source", decide: Callable[[Decimal], int]) -> in
     while True:
         bits = (bits << 64) | int.from_bytes(source.octets(8).tobytes(), "little")
         width += 64
-        with localcontext() as context:
-            context.prec = 40 + width // 3
+        with localcontext(Context(prec=80 + width // 3)):
             low = (Decimal(bits) + Decimal("1e-20")) / Decimal(2) ** width
             high = (Decimal(bits + 1) - Decimal("1e-20")) / Decimal(2) ** width
             answers = decide(low), decide(min(high, Decimal(1)))
