@@ -3,7 +3,7 @@
 The MNIST CNN at batch size 256, as in step_time.py; rounds are interleaved, medians are compared. Preflight runs once a
 run, on the first batch, and is timed on its own.
 
-    python benchmarks/guards.py [--rounds 15] [--steps 5]
+    python benchmarks/guards.py [--rounds 200] [--steps 1]
 """
 
 import argparse
@@ -34,8 +34,8 @@ def private_run(folder, guarded, steps):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=15)
-    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=1)
     arguments = parser.parse_args()
     torch.manual_seed(0)
     data = torch.randn(EXAMPLES, 1, 28, 28), torch.randint(10, (EXAMPLES,))

@@ -11,7 +11,7 @@ import crash_worker
 
 from discreet import verify
 
-KILLS = 300 if os.environ.get("DISCREET_SOAK") else 5
+KILLS = int(os.environ.get("DISCREET_KILLS", 300 if os.environ.get("DISCREET_SOAK") else 5))
 
 
 def live(folder, lines):

@@ -365,6 +365,16 @@ def test_an_unfinished_run_on_a_data_set_is_continued(tmp_path):
     assert (again.released, again.remaining) == (2, 3)
 
 
+def test_a_broken_pass_with_none_left_is_not_continued_but_counts(tmp_path):
+    """A shuffled run of one pass that broke off: attaching again is a new run, beside the lost one."""
+    ledger = capped(tmp_path / "patients.jsonl", 50.0)
+    made = plan(steps=4, sampling=Shuffled(examples=20, batch_size=5))
+    train(ledger, made, steps=2)
+    again = train(ledger, made)
+    assert (again.released, again.remaining) == (4, 0)
+    assert [run.released for run in verify(tmp_path / "patients.jsonl").runs] == [2, 4]
+
+
 def _attach_and_train(path, queue):
     try:
         train(capped(path, 1e3))

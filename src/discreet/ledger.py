@@ -428,7 +428,8 @@ class Account:
         runs = self._book.content.runs
         for name, run in runs.items():
             same = [key for key in ("plan", "parameters", "phase") if run.opening.get(key) != opening[key]]
-            if not same and (not self._shared or (run.released < self._plan.steps and self._owns(name))):
+            left = run.released < self._plan.steps and run.participations < int(run.opening["participations"])
+            if not same and (not self._shared or (left and self._owns(name))):
                 return name
             if same and not self._shared:
                 what = {"parameters": "model", "phase": "model"}.get(same[0], "plan")
