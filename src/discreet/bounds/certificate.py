@@ -20,7 +20,7 @@ def belu_certificate(
     head: Head = "cross-entropy",
     names: Sequence[str] | None = None,
 ) -> Certificate:
-    """The bound of THEORY 3 for a plain network of Linear layers with BELU(alpha, beta) between them.
+    """A bound for every example's gradient in a plain network of Linear layers with BELU(alpha, beta) between them.
 
     `widths` are d_0 .. d_L; inputs have l2 norm at most `input_norm`; layers 2 .. L have spectral norms at most
     `weight_norms`. With H_0 = input_norm, H_l = sqrt(d_l) (alpha + beta); D_L by the loss, D_l = max(1, alpha) S_(l+1)
