@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from discreet.errors import ConfigError
+from discreet.ledger import sync_folder
 from discreet.private import Private
 
 FORMAT = "discreet-checkpoint/1"
@@ -69,7 +70,7 @@ def save_checkpoint(
         with scratch.open("rb") as file:
             os.fsync(file.fileno())
         scratch.replace(target)
-        _sync_folder(target.parent)
+        sync_folder(target.parent)
     except (OSError, SafetensorError) as error:
         with suppress(OSError):
             scratch.unlink(missing_ok=True)
@@ -179,15 +180,6 @@ def _unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         made = [_unflatten(v, tensors) for v in inner]
         return made if kind == "list" else tuple(made)
     raise ValueError(f"{kind!r} is not known")
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the move itself on disk, where the system lets a folder be synced."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 __all__ = ["Restored", "load_checkpoint", "save_checkpoint"]

@@ -365,7 +365,7 @@ class Book:
                     file.flush()
                     os.fsync(file.fileno())
                 if self._read == 0:  # a new file: have its name on disk too
-                    _sync_folder(self.path.parent)
+                    sync_folder(self.path.parent)
             except BaseException:  # an interruption, too, must not leave half a line for the next one to be glued to
                 self._take_back()
                 raise
@@ -381,7 +381,8 @@ class Book:
             return
 
 
-def _sync_folder(folder: Path) -> None:
+def sync_folder(folder: Path) -> None:
+    """Have new names in a folder on disk."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -122,15 +122,34 @@ class Poisson:
 
 
 @dataclass(frozen=True)
-class FixedSize:
+class _OfPublicSize:
+    """What samplers from a public number of examples share."""
+
+    examples: int
+    batch_size: int
+
+    def with_batch_size(self, batch_size: int) -> Self:
+        """The same data with another batch size."""
+        return replace(self, batch_size=batch_size)
+
+    @property
+    def largest_batch_size(self) -> int:
+        """The batch size at which every example takes part in every step."""
+        return self.examples
+
+    def check_length(self, length: int) -> None:
+        """Raise unless data of this length may be drawn from."""
+        _check_length(self.examples, length)
+
+
+@dataclass(frozen=True)
+class FixedSize(_OfPublicSize):
     """Each step takes a fresh set of exactly `batch_size` of the `examples`, without replacement.
 
     The set's size hides nobody who is added or removed, so it is analysed for one example replaced by another. That is
     another relation than Poisson's, and a stronger demand: the two epsilons cannot be compared.
     """
 
-    examples: int
-    batch_size: int
     replacement: bool = False
     unit: str = "example"
 
@@ -155,16 +174,6 @@ class FixedSize:
     def epochs_in(self, steps: int) -> float:
         return steps * self.batch_size / self.examples
 
-    def with_batch_size(self, batch_size: int) -> Self:
-        return replace(self, batch_size=batch_size)
-
-    @property
-    def largest_batch_size(self) -> int:
-        return self.examples
-
-    def check_length(self, length: int) -> None:
-        _check_length(self.examples, length)
-
     def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
         """A uniformly random set of the batch size."""
         import numpy as np
@@ -173,15 +182,13 @@ class FixedSize:
 
 
 @dataclass(frozen=True)
-class Shuffled:
+class Shuffled(_OfPublicSize):
     """Passes over the data in a random order, `batch_size` examples at a time: what ordinary loaders do.
 
     Nothing is proven to be gained by the order (T7 of docs/theory.md): an example takes part once in each pass, and
     that is what is counted. Expect a far larger epsilon than with Poisson.
     """
 
-    examples: int
-    batch_size: int
     adjacency: Adjacency = "zero-out"
     unit: str = "example"
 
@@ -206,16 +213,6 @@ class Shuffled:
     def epochs_in(self, steps: int) -> float:
         return steps / self.steps_in_a_pass
 
-    def with_batch_size(self, batch_size: int) -> Self:
-        return replace(self, batch_size=batch_size)
-
-    @property
-    def largest_batch_size(self) -> int:
-        return self.examples
-
-    def check_length(self, length: int) -> None:
-        _check_length(self.examples, length)
-
     def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
         """The next examples of this pass's order; passes are counted from the step at which this process `begun`."""
         import numpy as np
@@ -226,15 +223,13 @@ class Shuffled:
 
 
 @dataclass(frozen=True)
-class FixedBatches:
+class FixedBatches(_OfPublicSize):
     """The data is cut once into batches, by position; each step takes one of them at random (paper 000's sampling).
 
     Which batch ran can be seen from its sum, so epsilon gains nothing from the choice (T7 of docs/theory.md); only the
     number of times an example takes part is random.
     """
 
-    examples: int
-    batch_size: int
     adjacency: Adjacency = "zero-out"
     unit: str = "example"
 
@@ -257,16 +252,6 @@ class FixedBatches:
 
     def epochs_in(self, steps: int) -> float:
         return steps / self.number
-
-    def with_batch_size(self, batch_size: int) -> Self:
-        return replace(self, batch_size=batch_size)
-
-    @property
-    def largest_batch_size(self) -> int:
-        return self.examples
-
-    def check_length(self, length: int) -> None:
-        _check_length(self.examples, length)
 
     def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
         """Every `number`-th example, from a random start."""
