@@ -130,7 +130,7 @@ def _read(path: Path) -> dict[str, Any]:
             metadata = file.metadata() or {}
             if metadata.get("format") != FORMAT:
                 raise ConfigError(f"{path} is no checkpoint that this version reads ({FORMAT}).")
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 - not a mapping
+            tensors = {name: file.get_tensor(name) for name in list(file.keys())}
         parts = _unflatten(json.loads(metadata["tree"]), tensors)
     except (
         OSError,

@@ -73,5 +73,5 @@ class TwoHumps(Laplace):
 
 
 def test_a_law_of_ones_own_whose_score_falls_needs_its_own_profile():
-    with pytest.raises(NotImplementedError, match="profile"):
+    with pytest.raises(PrivacyError, match="profile"):
         gaussian_rate(TwoHumps(1.0))

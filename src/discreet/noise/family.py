@@ -1,13 +1,14 @@
 """What a noise says of itself: a law with one number, its scale, that hides by how much a coordinate was shifted."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from discreet.errors import positive
+from discreet.errors import PrivacyError, positive
 from discreet.inversion import invert
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ Reals = npt.NDArray[np.floating[Any]]
 _CHUNK = 1 << 18  # values drawn at a time
 
 
-class Family:
+class Family(ABC):
     """Independent noise on every coordinate of the bounded sum, of size `scale` in units of the sensitivity.
 
     A family is symmetric and unimodal about 0 (T2 of docs/theory.md rests on it). Its functions are those of the
@@ -34,9 +35,9 @@ class Family:
         return False
 
     @property
+    @abstractmethod
     def scale(self) -> float | None:
         """In units of the sensitivity; None where it is to be solved."""
-        raise NotImplementedError
 
     def __post_init__(self) -> None:
         if self.scale is not None:
@@ -45,29 +46,29 @@ class Family:
     # --- what privacy needs --------------------------------------------------------------------------------------
 
     @property
+    @abstractmethod
     def fisher(self) -> float:
         """The Fisher information of the location."""
-        raise NotImplementedError
 
+    @abstractmethod
     def log_density(self, x: Reals) -> Reals:
         """log z(x)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def upper(self, x: Reals) -> Reals:
         """The mass above x, with full relative accuracy for large x."""
-        raise NotImplementedError
 
     def cdf(self, x: Reals) -> Reals:
         """The mass up to x."""
         return self.upper(-x)
 
+    @abstractmethod
     def score(self, x: Reals) -> Reals:
         """-z'(x) / z(x): how strongly a value x speaks for a shift to the right."""
-        raise NotImplementedError
 
+    @abstractmethod
     def loss(self, x: Reals, shift: float) -> Reals:
         """log z(x - shift) / z(x), without cancellation for small shifts."""
-        raise NotImplementedError
 
     def largest_loss(self, shift: float) -> float:
         """The supremum of the loss; infinite where the tails are light."""
@@ -79,9 +80,9 @@ class Family:
         return math.inf
 
     @property
+    @abstractmethod
     def far(self) -> float:
         """Beyond this there is less mass than any figure here can show."""
-        raise NotImplementedError
 
     def profile(self) -> tuple[Reals, Reals]:
         """Masses u, increasing to 1/2, and for each the most that a set of mass u gains by an infinitesimal shift.
@@ -90,7 +91,7 @@ class Family:
         """
         x = np.concatenate((np.geomspace(max(self.far, 80.0), 40, 4000)[:-1], np.linspace(40, 0, 200_000)))
         if np.any(np.diff(self.score(x)) > 1e-12):
-            raise NotImplementedError(f"the score of {type(self).__name__} falls somewhere; it needs its own profile.")
+            raise PrivacyError(f"the score of {type(self).__name__} falls somewhere; it needs its own profile.")
         mass = self.upper(x)
         keep = mass > 1e-280
         return mass[keep], np.exp(self.log_density(x[keep]))
@@ -98,20 +99,20 @@ class Family:
     # --- what people want to know --------------------------------------------------------------------------------
 
     @property
+    @abstractmethod
     def variance(self) -> float:
         """E x^2; infinite for heavy tails."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def mean_size(self) -> float:
         """E |x|; infinite for heavy tails."""
-        raise NotImplementedError
 
     # --- sampling ------------------------------------------------------------------------------------------------
 
+    @abstractmethod
     def draw(self, count: int, source: "Source") -> Reals:
         """`count` values of the standard form, in float64."""
-        raise NotImplementedError
 
     def sample(self, out: "Tensor", scale: float, source: "Source") -> None:
         """Fill a flat tensor with independent values of this law, times `scale`, from a secure stream."""

@@ -1,6 +1,7 @@
 """Student's t noise, and Cauchy's: laws with heavy tails and a bounded privacy loss."""
 
 import math
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,9 +19,9 @@ class _HeavyTailed(Family):
     """z(x) proportional to (1 + x^2 / df)^(-(df + 1) / 2)."""
 
     @property
+    @abstractmethod
     def _freedom(self) -> float:
         """Degrees of freedom, df in the formulas."""
-        raise NotImplementedError
 
     @property
     def fisher(self) -> float:
