@@ -4,12 +4,24 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from discreet import methods
+    from discreet import features, methods
+    from discreet import nn as nn
     from discreet.accounting.calibrate import calibrate
     from discreet.accounting.guarantee import Claim, Condition, Guarantee
     from discreet.accounting.tuning import Tuning, tuning_cost
-    from discreet.bounds import AutomaticClip, Clip, PerLayerClip
+    from discreet.bounds import (
+        AdaptiveClip,
+        AutomaticClip,
+        BoundedNetwork,
+        Clip,
+        Encode,
+        PerLayerClip,
+        RadialTanh,
+        ScaledTanh,
+        Tanh,
+    )
     from discreet.checkpoint import load_checkpoint, save_checkpoint
+    from discreet.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
     from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
     from discreet.ledger import Ledger
     from discreet.mechanism import Mechanism
@@ -23,18 +35,24 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "AdaptiveClip": "bounds",
     "AirySquared": "noise",
     "AutomaticClip": "bounds",
+    "BoundedNetwork": "bounds",
     "BudgetExhausted": "errors",
     "Cauchy": "noise",
     "Claim": "accounting.guarantee",
     "Clip": "bounds",
     "Condition": "accounting.guarantee",
     "ConfigError": "errors",
+    "Encode": "bounds",
     "FixedBatches": "sampling",
     "FixedSize": "sampling",
     "Gaussian": "noise",
     "Guarantee": "accounting.guarantee",
+    "JamesStein": "denoise",
+    "Kalman": "denoise",
+    "KolmogorovSmirnov": "denoise",
     "Laplace": "noise",
     "Ledger": "ledger",
     "Logistic": "noise",
@@ -44,9 +62,13 @@ _HOMES = {
     "Poisson": "sampling",
     "PrivacyError": "errors",
     "Private": "private",
+    "RadialTanh": "bounds",
+    "ScaledTanh": "bounds",
+    "Score": "denoise",
     "Sech": "noise",
     "Shuffled": "sampling",
     "StudentT": "noise",
+    "Tanh": "bounds",
     "Tuning": "accounting.tuning",
     "VarianceGamma": "noise",
     "attach": "private",
@@ -59,18 +81,24 @@ _HOMES = {
 }
 
 __all__ = [
+    "AdaptiveClip",
     "AirySquared",
     "AutomaticClip",
+    "BoundedNetwork",
     "BudgetExhausted",
     "Cauchy",
     "Claim",
     "Clip",
     "Condition",
     "ConfigError",
+    "Encode",
     "FixedBatches",
     "FixedSize",
     "Gaussian",
     "Guarantee",
+    "JamesStein",
+    "Kalman",
+    "KolmogorovSmirnov",
     "Laplace",
     "Ledger",
     "Logistic",
@@ -80,13 +108,18 @@ __all__ = [
     "Poisson",
     "PrivacyError",
     "Private",
+    "RadialTanh",
+    "ScaledTanh",
+    "Score",
     "Sech",
     "Shuffled",
     "StudentT",
+    "Tanh",
     "Tuning",
     "VarianceGamma",
     "attach",
     "calibrate",
+    "features",
     "load_checkpoint",
     "methods",
     "preflight",
@@ -100,10 +133,10 @@ def __getattr__(name: str) -> Any:
     """Public names are imported when they are first used, so that accounting starts without torch."""
     if name in _HOMES:
         return getattr(import_module(f"discreet.{_HOMES[name]}"), name)
-    if name == "methods":
-        return import_module("discreet.methods")
+    if name in ("features", "methods", "nn"):
+        return import_module(f"discreet.{name}")
     raise AttributeError(f"module 'discreet' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__"])
+    return sorted([*__all__, "__version__", "nn"])  # nn is left out of __all__, as torch's own has the name

@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from discreet.accounting import cost, figures, rdp
-from discreet.accounting.guarantee import Claim, Verdict
+from discreet.accounting.guarantee import Claim
 from discreet.bounds.certificate import belu_certificate
 from discreet.bounds.envelope import half_normal
-from discreet.contracts import Block, Blocks, Box, Law, Magnitudes, Phase, effective_multiplier, norm_of
+from discreet.contracts import Block, Blocks, Box, Law, Magnitudes, Phase, Verdict, effective_multiplier, norm_of
 from discreet.errors import ConfigError
 from discreet.noise import StudentT
 

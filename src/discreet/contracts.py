@@ -21,11 +21,16 @@ class Layout:
 
 @dataclass(frozen=True)
 class Block:
-    """A group of parameters that is bounded together: one unit moves its sum by at most `norm` in l2."""
+    """A group of parameters that is bounded together: one unit moves its sum by at most `norm` in l2.
+
+    A bound may also ask something of the batch (how long its gradients are): that is a block too, whose members are
+    names of its own, and `share` is the part of the budget 1 / multiplier^2 that is set aside for it.
+    """
 
     members: tuple[str, ...]
     norm: float
     size: int
+    share: float = 0.0
 
 
 class Contract(Protocol):
@@ -93,15 +98,20 @@ class Box:
 
 @dataclass(frozen=True)
 class Envelope:
-    """The coordinates' magnitudes, sorted, are at most the envelope's; which coordinate is which is free."""
+    """The coordinates' magnitudes, sorted, are at most the envelope's; which coordinate is which is free.
+
+    `norm` is the most all of them move in l2, where that is less than the envelope's own.
+    """
 
     members: tuple[str, ...]
     magnitudes: Magnitudes
     premises: tuple[str, ...] = ()
+    norm: float = math.inf
 
     @property
     def blocks(self) -> tuple[Block, ...]:
-        return (Block(self.members, self.magnitudes.norm, sum(self.magnitudes.counts)),)
+        norm = min(self.norm, self.magnitudes.norm)
+        return (Block(self.members, norm, sum(self.magnitudes.counts)),)
 
 
 @dataclass(frozen=True)
@@ -114,8 +124,13 @@ class Certificate:
 
 
 def norm_of(contract: Contract) -> float:
-    """The most one unit may move the whole sum, in l2."""
-    return math.hypot(*(block.norm for block in contract.blocks))
+    """The most one unit may move the whole sum of gradients, in l2."""
+    return math.hypot(*(block.norm for block in contract.blocks if not block.share))
+
+
+def asked(contract: Contract) -> tuple[Block, ...]:
+    """What a bound asks of the batch beside its gradients."""
+    return tuple(block for block in contract.blocks if block.share)
 
 
 GRID = 2.0**-20  # of a block's norm: what contributions are rounded to where arithmetic is exact
@@ -147,6 +162,7 @@ def effective_multiplier(contract: Contract, scales: tuple[float, ...]) -> float
     return 1 / math.hypot(*ratios)
 
 
+Verdict = Literal["holds", "holds if", "unproven", "false"]
 Adjacency = Literal["add-remove", "zero-out", "replace"]
 Scheme = Literal["poisson", "fixed-size", "fixed-batches"]
 Hardening = Literal["idealised", "exact"]
@@ -261,3 +277,13 @@ class Phase:
             shifts=query.shifts,
             hardening=query.hardening,
         )
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What somebody says of a stage: the releases as their own accounting sees them, and whether that is so."""
+
+    source: str
+    phases: tuple[Phase, ...]
+    verdict: Verdict
+    reason: str

@@ -18,7 +18,7 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
@@ -45,7 +45,7 @@ class Ledger:
     With `dataset`, `epsilon` and `delta` it belongs to a data set and caps the total over all runs, queries and
     processes that name it, each run counting with its whole declared horizon (where it ends may depend on what was
     seen). Without, it holds one run. `key` signs every line. `reserve` writes one line for so many releases: faster on
-    a slow disk, and a crash then over-counts by as many.
+    a slow disk, and a crash then over-counts by as many. `stages` are noises of your own that its runs have, by class.
     """
 
     path: str | Path
@@ -54,6 +54,7 @@ class Ledger:
     delta: float | None = None
     key: bytes | None = field(default=None, repr=False)
     reserve: int = 1
+    stages: tuple[type[Any], ...] = ()
 
     def __post_init__(self) -> None:
         whole("a ledger's reserve", self.reserve, least=1, most=10**6)
@@ -100,8 +101,26 @@ class Run:
     participations: int = 0
     recovered: int = 0
     last: int = 0  # the last step that raised the number of participations
+    cheapened: bool = False  # whether a line counts less than its steps cost
+
+    @property
+    def stretches(self) -> list[tuple[int, float]]:
+        """How many steps have which noise multiplier, in order."""
+        factors = self.opening.get("schedule") or [[self.opening["steps"], 1.0]]
+        return [(int(steps), self.one.multiplier * float(factor)) for steps, factor in factors]
+
+    def stretch(self, step: int) -> tuple[int, float]:
+        """How many steps from this one on have the same noise, and its multiplier."""
+        multiplier = self.one.multiplier
+        for steps, multiplier in self.stretches:
+            if step < steps:
+                return steps - step, multiplier
+            step -= steps
+        return 1, multiplier
 
     def count(self, rate: float, multiplier: float, participations: int, steps: int) -> None:
+        same, planned = self.stretch(self.released)
+        self.cheapened |= rate < self.one.rate or multiplier > planned or steps > same
         if participations:
             self.last = self.released
         self.released += steps
@@ -115,7 +134,13 @@ class Run:
     def horizon(self) -> list[Phase]:
         """What the run was declared to spend, or what it has spent if that is more."""
         rest = max(0, int(self.opening["participations"]) - self.participations)
-        return [*self.spent, replace(self.one, steps=rest)]
+        if not self.opening.get("schedule"):
+            return [*self.spent, replace(self.one, steps=rest)]
+        left, done = [], self.released
+        for steps, multiplier in self.stretches:
+            left.append(replace(self.one, multiplier=multiplier, steps=max(0, steps - done)))
+            done = max(0, done - steps)
+        return [*self.spent, *left]
 
 
 @dataclass
@@ -126,6 +151,7 @@ class Content:
     runs: dict[str, Run] = field(default_factory=dict)
     queries: list[tuple[str, Phase]] = field(default_factory=list)
     hashes: list[str] = field(default_factory=list)
+    stages: tuple[type[Any], ...] = ()
 
     @property
     def head(self) -> str:
@@ -176,12 +202,15 @@ class Content:
             whole("steps", content["steps"], least=0)
             whole("participations", content["participations"], least=0, most=content["steps"])
             whole("pass", content["pass"], least=1)
-            one = phase_from_dict(content["phase"])
+            for steps, factor in content.get("schedule", []):
+                whole("a stretch's steps", steps, least=0)
+                positive("a stretch's factor", factor)
+            one = phase_from_dict(content["phase"], self.stages)
             if one.group != 1 or not isinstance(content["plan"], dict) or not isinstance(content["parameters"], list):
                 raise PrivacyError("it does not describe a run")
             self.runs[str(content["run"])] = Run(content, one)
         elif kind == "query":
-            self.queries.append((str(content["what"]), phase_from_dict(content["phase"])))
+            self.queries.append((str(content["what"]), phase_from_dict(content["phase"], self.stages)))
         elif kind == "dataset":
             if self.hashes:
                 raise PrivacyError("it names a data set after the file's beginning")
@@ -222,7 +251,7 @@ def _no_constants(name: str) -> None:
     raise ValueError(f"{name} is no figure")
 
 
-def read(path: Path, key: bytes | None = None) -> tuple[Content, bytes]:
+def read(path: Path, key: bytes | None = None, stages: Sequence[type[Any]] = ()) -> tuple[Content, bytes]:
     """Everything in a file, and what follows its last line's end: empty unless a write was cut off.
 
     A line that is not as it was written is a PrivacyError that names it.
@@ -232,7 +261,7 @@ def read(path: Path, key: bytes | None = None) -> tuple[Content, bytes]:
     except OSError as error:
         raise PrivacyError(f"{path} cannot be read: {error}") from error
     torn = lines.pop()
-    content = Content()
+    content = Content(stages=tuple(stages))
     for number, line in enumerate(lines, 1):
         _take(content, path, number, line, key)
     return content, torn
@@ -251,10 +280,10 @@ def _take(content: Content, path: Path, number: int, line: bytes, key: bytes | N
 class Book:
     """A ledger's file, opened: reads what others added, and appends."""
 
-    def __init__(self, ledger: Ledger | None) -> None:
+    def __init__(self, ledger: Ledger | None, stages: Sequence[type[Any]] = ()) -> None:
         self.ledger = ledger
         self.path = None if ledger is None else Path(ledger.path)
-        self.content = Content()
+        self.content = Content(stages=(*stages, *(() if ledger is None else ledger.stages)))
         self._key = None if ledger is None else ledger.key
         self._read = 0  # bytes of the file that are in `content`
         self._lock: FileLock | None = None
@@ -392,7 +421,8 @@ def sync_folder(folder: Path) -> None:
 
 def release_line(run: str, state: Run, count: int, participations: int, **notes: Any) -> dict[str, Any]:
     """The line that counts releases."""
-    one = {"rate": state.one.rate, "multiplier": state.one.multiplier, "participations": participations}
+    multiplier = state.stretch(state.released)[1]
+    one = {"rate": state.one.rate, "multiplier": multiplier, "participations": participations}
     return {"kind": "release", "run": run, "step": state.released, "count": count, **one, **notes}
 
 
@@ -404,7 +434,8 @@ class Account:
     """
 
     def __init__(self, ledger: Ledger | None, plan: Plan, layout: Layout) -> None:
-        self._book = Book(ledger)
+        self._stages = (type(plan.mechanism.noise),)
+        self._book = Book(ledger, self._stages)
         self._shared = ledger is not None and ledger.dataset is not None
         self._reserve = 1 if ledger is None else ledger.reserve
         self._own: FileLock | None = None
@@ -439,9 +470,8 @@ class Account:
                     "ledger file for a new run, or attach the plan and model the file was made with."
                 )
         name = secrets.token_hex(8)
-        one = phase_from_dict(opening["phase"]) if self._shared else None
-        if one is not None:
-            self._book.check_cap(replace(one, steps=int(opening["participations"])))
+        if self._shared:
+            self._book.check_cap(*Run(opening, phase_from_dict(opening["phase"], self._stages)).horizon())
         self._book.append({**opening, "run": name})
         self._owns(name)
         return name
@@ -499,7 +529,8 @@ class Account:
         each unit only once in several steps.
         """
         if self._ahead == 0:
-            count = max(1, min(self._reserve, self._plan.steps - max(self._spent, self._run.released)))
+            first = max(self._spent, self._run.released)
+            count = max(1, min(self._reserve, self._plan.steps - first, self._run.stretch(first)[0]))
             self._write(count, possible(count), **notes)
             self._ahead = count
         self._taken += possible(1)
@@ -526,7 +557,11 @@ class Account:
     def _append(self, count: int, participations: int, **notes: Any) -> None:
         if self._run.released + count > self._plan.steps:  # counted by somebody else's recovery, or restored
             raise BudgetExhausted(f"all {self._plan.steps:,} steps of the plan are counted; nothing was released.")
-        self._book.append(release_line(self._name, self._run, count, participations, **notes))
+        while count:
+            piece = min(count, self._run.stretch(self._run.released)[0])  # one line has one noise
+            taken = participations if piece == count else min(piece, participations)
+            self._book.append(release_line(self._name, self._run, piece, taken, **notes))
+            count, participations = count - piece, participations - taken
 
     def close(self) -> None:
         """Let others open the file, or this run in it."""
@@ -547,6 +582,7 @@ def _opening(plan: Plan, layout: Layout) -> dict[str, Any]:
         "participations": plan.sampling.participations(plan.steps),
         "pass": steps_in_a_pass(plan),
         "phase": phase_to_dict(plan.phase(layout, steps=1)),
+        **({"schedule": plan.stretches} if plan.noise_schedule else {}),
         "contract": {"blocks": blocks, "premises": list(contract.premises)},
         "parameters": [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)],
         "versions": {name: _version(name) for name in _PACKAGES},

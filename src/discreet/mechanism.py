@@ -1,18 +1,20 @@
-"""A bound and a noise: how one batch becomes one release."""
+"""A bound, a noise and perhaps a denoiser: how one batch becomes one release."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 from discreet.accounting.domination import gaussian_rate
 from discreet.contracts import (
+    Block,
     Contract,
     Hardening,
     Law,
     Layout,
     Magnitudes,
     Query,
+    asked,
     doubled,
     effective_multiplier,
     norm_of,
@@ -29,12 +31,11 @@ Allocation = Literal["joint", "each", "power"]
 
 
 class Bound(Protocol):
-    """What a bound must have; see discreet.bounds."""
+    """What every bound must have; see discreet.bounds for what else it may have."""
 
     @property
     def needs(self) -> str: ...
     def start(self, layout: Layout) -> Any: ...
-    def apply(self, norms: "Mapping[str, Tensor]", state: Any) -> "Mapping[str, Tensor]": ...
     def contract(self, layout: Layout, state: Any) -> Contract: ...
 
 
@@ -53,7 +54,15 @@ class Noise(Protocol):
     def sample(self, out: "Tensor", scale: float, source: "Source") -> None: ...
 
 
-_BOUND_MEMBERS = ("needs", "start", "apply", "contract")
+class Denoiser(Protocol):
+    """What a denoiser must have; see discreet.denoise."""
+
+    def start(self, layout: Layout) -> Any: ...
+    def apply(self, released: "Mapping[str, Tensor]", noise: Any, state: Any) -> "tuple[Mapping[str, Tensor], Any]": ...
+
+
+# which function does the work, by what a bound needs to see of each unit's gradient
+_WORK = {"norms": "apply", "elements": "apply", "outputs": "install"}
 _NOISE_MEMBERS = ("scale", "absolute", "solved", "law", "scaled", "sample")
 
 
@@ -75,6 +84,8 @@ class Mechanism:
     noise exactly, so that no floating point stands between the contributions and the release. (Gradients are floats
     still: that one row's last bits do not depend on the others is assumed.) It is slower, as every contribution is
     made, and is accounted by Rényi divergences. "idealised" is the usual arithmetic, taken for real numbers.
+
+    `denoise` is applied to what was released and can see nothing else, so it costs nothing.
     """
 
     bound: Bound
@@ -82,14 +93,18 @@ class Mechanism:
     allocation: Allocation = "joint"
     microbatch: int = 1
     hardening: Hardening = "idealised"
+    denoise: Denoiser | None = None
 
     def __post_init__(self) -> None:
-        missing = [m for m in _BOUND_MEMBERS if not hasattr(self.bound, m)]
+        work = _WORK.get(str(getattr(self.bound, "needs", None)), "apply")
+        missing = [m for m in ("needs", "start", work, "contract") if not hasattr(self.bound, m)]
         if isinstance(self.bound, type) or missing:
             raise ConfigError(
                 f"{self.bound!r} is not a bound: it lacks {', '.join(missing) or 'an instance'}; "
                 "use Clip(norm), PerLayerClip(norms), AutomaticClip() or a class with the members of discreet.bounds."
             )
+        if self.bound.needs not in _WORK:
+            raise ConfigError(f"{self.bound!r} needs {self.bound.needs!r}; it must be one of {', '.join(_WORK)}.")
         missing = [m for m in _NOISE_MEMBERS if not hasattr(self.noise, m)]
         if isinstance(self.noise, type) or missing:
             raise ConfigError(
@@ -105,11 +120,36 @@ class Mechanism:
             raise ConfigError(f"hardening is {self.hardening!r}; it must be one of {', '.join(get_args(Hardening))}.")
         if self.hardening == "exact" and (not self.noise.law.gaussian or self.noise.absolute is not None):
             raise ConfigError(f"exact hardening is for Gaussian(multiplier), not {self.noise!r}.")
+        if self.bound.needs == "outputs" and (self.microbatch > 1 or self.hardening == "exact"):
+            raise ConfigError(
+                f"{self.bound!r} never sees one example's gradient, so there are no microbatches and no exact sums."
+            )
+        if hasattr(self.bound, "ask"):
+            if not self.noise.law.gaussian or self.noise.absolute is not None:
+                raise ConfigError(
+                    f"{self.bound!r} also asks something of each batch, for which noise is set aside: use "
+                    f"Gaussian(multiplier), not {self.noise!r}."
+                )
+            if self.hardening == "exact":
+                raise ConfigError(f"{self.bound!r} changes from step to step, and exact sums need one grid.")
+        if self.denoise is not None:
+            self._check_denoiser(self.denoise)
         if self.noise.absolute is not None and self.allocation != "joint":
             raise ConfigError(
                 f"{self.noise!r} is one scale everywhere, so allocation {self.allocation!r} says nothing; give the "
                 "noise as a multiplier."
             )
+
+    def _check_denoiser(self, denoise: Denoiser) -> None:
+        missing = [m for m in ("start", "apply") if not hasattr(denoise, m)]
+        if isinstance(denoise, type) or missing:
+            raise ConfigError(
+                f"{denoise!r} is not a denoiser: it lacks {', '.join(missing) or 'an instance'}; use one of "
+                "discreet.denoise, or a class with its members."
+            )
+        check = getattr(denoise, "check", None)
+        if check is not None:
+            check(self.noise.law)
 
     def contract(self, layout: Layout, state: Any) -> Contract:
         """What one unit may change now."""
@@ -120,17 +160,26 @@ class Mechanism:
 
     def scales(self, contract: Contract) -> tuple[float, ...]:
         """The noise's scale (a Gaussian's standard deviation) for each block of the contract."""
-        blocks, multiplier = contract.blocks, self.noise.scale
+        multiplier = self.noise.scale
         if self.noise.absolute is not None:
-            return (self.noise.absolute,) * len(blocks)
+            return (self.noise.absolute,) * len(contract.blocks)
         if multiplier is None:
             raise ConfigError("the noise is still to be solved; use discreet.calibrate(plan, epsilon=...).")
+        left = 1 - math.fsum(block.share for block in asked(contract))
+        if not left > 0:
+            raise ConfigError(f"{self.bound!r} sets the whole budget aside for what it asks; give it a smaller share.")
+        gradients = [block for block in contract.blocks if not block.share]
+        scales = iter(self._allocated(gradients, multiplier / math.sqrt(left)))
+        return tuple(multiplier * b.norm / math.sqrt(b.share) if b.share else next(scales) for b in contract.blocks)
+
+    def _allocated(self, blocks: Sequence[Block], multiplier: float) -> tuple[float, ...]:
+        """Scales whose effective multiplier is this one."""
         if self.allocation == "each":
             return tuple(multiplier * math.sqrt(len(blocks)) * b.norm for b in blocks)
         if self.allocation == "power":
             total = sum(b.norm * math.sqrt(b.size) for b in blocks)
             return tuple(multiplier * math.sqrt(b.norm / math.sqrt(b.size) * total) for b in blocks)
-        return (multiplier * norm_of(contract),) * len(blocks)
+        return (multiplier * math.hypot(*(b.norm for b in blocks)),) * len(blocks)
 
     def multiplier(self, layout: Layout | None) -> float:
         """The effective noise multiplier (T6 of docs/theory.md); of other noise than Gaussian, that of one that is
@@ -139,7 +188,7 @@ class Mechanism:
 
     def query(self, layout: Layout | None) -> Query:
         """All that privacy depends on in one release, for a model of this layout (None: not known yet)."""
-        contract = None if layout is None else self.contract(layout, self.bound.start(layout))
+        contract = self.contract_for(layout)
         scale = self.noise.scale
         if scale is None:
             known = contract or self._contract_of_any_model()
@@ -162,6 +211,22 @@ class Mechanism:
                 raise
             return Query(0.0, law, scale, shifts)
         return Query(scale / rate, law, scale, shifts)
+
+    def contract_for(self, layout: Layout | None) -> Contract | None:
+        """The contract at the first step, for a model of this layout, or for the one the bound was fitted to."""
+        if layout is None:
+            layout = getattr(self.bound, "layout", None)
+        return None if layout is None else self.contract(layout, self.bound.start(layout))
+
+    def fit_to(self, model: Any) -> "Mechanism":
+        """The same with a bound that knows the model's facts, where it has use for them."""
+        fit = getattr(self.bound, "fit_to", None)
+        return self if fit is None else replace(self, bound=fit(model))
+
+    @property
+    def fitted(self) -> bool:
+        """Whether the bound has what it needs to know of the model."""
+        return not hasattr(self.bound, "fit_to") or getattr(self.bound, "layout", None) is not None
 
     def with_scale(self, scale: float) -> "Mechanism":
         """The same with another amount of noise, in units of the sensitivity."""

@@ -2,16 +2,17 @@
 
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from discreet import bounds as _bounds
 from discreet import noise as _noise
 from discreet import sampling as _sampling
-from discreet.accounting.guarantee import Condition, Guarantee, guarantee
+from discreet.accounting.guarantee import Claim, Condition, Guarantee, guarantee
 from discreet.accounting.tuning import Tuning
 from discreet.contracts import Layout, Participation, Phase
+from discreet.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
 from discreet.description import build, describe, to_toml
 from discreet.errors import ConfigError, positive, whole
 from discreet.mechanism import Mechanism
@@ -44,6 +45,7 @@ _SAMPLER_MEMBERS = (
     "check_length",
     "draw",
 )
+DENOISERS = (JamesStein, Kalman, KolmogorovSmirnov, Score)
 SAMPLERS = (_sampling.Poisson, _sampling.FixedSize, _sampling.Shuffled, _sampling.FixedBatches)
 
 
@@ -53,6 +55,9 @@ class Plan:
 
     `steps` is how many releases there will be (or `epochs`, from which it is computed); `epsilon`, if given, is a
     hard limit. `tuning` says that this run is the best of several, and its guarantee includes their cost.
+
+    `noise_schedule` changes the noise on the way: the steps are split into as many equal stretches as it has factors,
+    and in each the mechanism's noise is multiplied by its factor. It is for Gaussian noise.
     """
 
     sampling: Sampler
@@ -61,6 +66,7 @@ class Plan:
     delta: float
     epsilon: float | None = None
     tuning: Tuning | None = None
+    noise_schedule: tuple[float, ...] = ()
     epochs: InitVar[float | None] = None
 
     def __post_init__(self, epochs: float | None) -> None:
@@ -88,18 +94,76 @@ class Plan:
             positive("epsilon", self.epsilon)
         if self.tuning is not None and not isinstance(self.tuning, Tuning):
             raise ConfigError(f"{self.tuning!r} is no tuning; use Tuning(runs, distribution).")
+        self._check_schedule()
 
-    def guarantee(self, *, group: int = 1) -> Guarantee:
+    def _check_schedule(self) -> None:
+        factors = self.noise_schedule
+        if isinstance(factors, str) or not isinstance(factors, Sequence):
+            raise ConfigError(f"noise_schedule is {factors!r}; give a few factors, as (1.2, 1.0, 0.8).")
+        object.__setattr__(self, "noise_schedule", tuple(factors))
+        if not factors:
+            return
+        for factor in factors:
+            positive("a factor of noise_schedule", factor)
+        if len(factors) > 64:
+            raise ConfigError(f"noise_schedule has {len(factors)} factors; at most 64 stretches are accounted.")
+        if not self.mechanism.noise.law.gaussian:
+            raise ConfigError(f"noise_schedule is for Gaussian noise, not for {self.mechanism.noise!r}.")
+        if self.sampling.participations(self.steps) != self.steps:
+            raise ConfigError(
+                f"noise_schedule is for samplers that draw each step on its own, not for {self.sampling!r}, with which "
+                "it is not public at which noise a unit takes part."
+            )
+
+    def guarantee(self, *, group: int = 1, beside: Sequence[Phase] = ()) -> Guarantee:
         """What this plan proves if it is carried out to its end, for each unit or for each `group` of so many.
 
-        Needs neither data nor a model.
+        `beside` are other releases on the same data, a private covariance say. Needs neither data nor a model.
         """
-        return guarantee_of(self, None, [self.phase(group=whole("group", group, least=1, most=10**6))])
+        whole("group", group, least=1, most=10**6)
+        return guarantee_of(self, None, [*self.phases(group=group), *(replace(p, group=group) for p in beside)])
 
     def phase(self, layout: Layout | None = None, steps: int | None = None, group: int = 1) -> Phase:
-        """What accounting sees of `steps` steps (all of them): the releases one unit can take part in."""
+        """What accounting sees of `steps` steps (all of them) at the mechanism's noise: the releases one unit can
+        take part in."""
         count = self.sampling.participations(self.steps if steps is None else steps)
         return Phase.of(self.sampling.contract(), self.mechanism.query(layout), count, group)
+
+    def phases(self, layout: Layout | None = None, *, group: int = 1, after: int = 0) -> list[Phase]:
+        """What accounting sees of the whole plan, or of what is left `after` so many steps of a schedule."""
+        one = self.phase(layout, group=group)
+        if not self.noise_schedule:
+            return [one]
+        left = []
+        for steps, factor in self.stretches:
+            count = max(0, steps - after)
+            after = max(0, after - steps)
+            left.append(replace(one, multiplier=one.multiplier * factor, steps=count))
+        return left
+
+    @property
+    def stretches(self) -> tuple[tuple[int, float], ...]:
+        """How many steps have which factor on the noise, in order."""
+        factors = self.noise_schedule or (1.0,)
+        edges = [round(self.steps * i / len(factors)) for i in range(len(factors) + 1)]
+        return tuple((b - a, f) for a, b, f in zip(edges, edges[1:], factors, strict=False))
+
+    def noise_factor(self, step: int) -> float:
+        """The factor on the noise at a step."""
+        for steps, factor in self.stretches:
+            if step < steps:
+                return factor
+            step -= steps
+        return (self.noise_schedule or (1.0,))[-1]
+
+    def learning_rate(self, base: float, batch_size: int) -> float:
+        """A learning rate that is good at another batch size, scaled to this plan's: in proportion, as large batches
+        need (Goyal et al. 2017; the third of the three tools)."""
+        return positive("the learning rate", base) * self.sampling.batch_size / whole("batch_size", batch_size, least=1)
+
+    def fit_to(self, model: Any) -> "Plan":
+        """The same plan with a bound that knows this model; what is proven may depend on it."""
+        return replace(self, mechanism=self.mechanism.fit_to(model))
 
     def save(self, path: str | Path) -> None:
         """Write the plan as TOML."""
@@ -129,10 +193,12 @@ class Plan:
             "steps": self.steps,
             "delta": self.delta,
             **({} if self.epsilon is None else {"epsilon": self.epsilon}),
+            **({"noise_schedule": list(self.noise_schedule)} if self.noise_schedule else {}),
             **mechanism,
             "sampling": describe(self.sampling),
             "bound": describe(self.mechanism.bound),
             "noise": describe(self.mechanism.noise),
+            **({} if self.mechanism.denoise is None else {"denoise": describe(self.mechanism.denoise)}),
             **({} if self.tuning is None else {"tuning": describe(self.tuning)}),
         }
 
@@ -142,7 +208,7 @@ class Plan:
         if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
             raise ConfigError(f"a plan is a table of named fields, not {type(values).__name__}.")
         needed = {"format", "steps", "delta", "allocation", "sampling", "bound", "noise"}
-        missing, unknown = needed - set(values), set(values) - needed - {"epsilon", "microbatch", "hardening", "tuning"}
+        missing, unknown = needed - set(values), set(values) - needed - _OPTIONAL
         if missing or unknown:
             raise ConfigError(f"a plan with {_listed(missing, 'missing')}{_listed(unknown, 'unknown')}fields.")
         if values["format"] != "discreet-plan/1":
@@ -157,23 +223,29 @@ class Plan:
                 values["allocation"],
                 values.get("microbatch", 1),
                 values.get("hardening", "idealised"),
+                build(values["denoise"], [*DENOISERS, *stages]) if "denoise" in values else None,
             ),
             steps=values["steps"],
             delta=values["delta"],
             epsilon=values.get("epsilon"),
             tuning=build(values["tuning"], [Tuning]) if "tuning" in values else None,
+            noise_schedule=values.get("noise_schedule", ()),
         )
+
+
+_OPTIONAL = {"epsilon", "microbatch", "hardening", "denoise", "tuning", "noise_schedule"}
 
 
 def known_stages() -> set[str]:
     """The names of the library's own samplers, bounds and noises."""
-    return {c.__name__ for c in SAMPLERS} | set(_bounds.__all__) | set(_noise.__all__)
+    return {c.__name__ for c in (*SAMPLERS, *DENOISERS)} | set(_bounds.__all__) | set(_noise.__all__)
 
 
 def guarantee_of(plan: Plan, layout: Layout | None, phases: Sequence[Phase]) -> Guarantee:
     """The guarantee of these releases of a plan, for a model of this layout (None: not known yet)."""
     who = plan.sampling.contract()
-    premises = () if layout is None else plan.mechanism.contract(layout, plan.mechanism.bound.start(layout)).premises
+    contract = plan.mechanism.contract_for(layout)
+    premises = () if contract is None else contract.premises
     conditions = (
         Condition(_TAKING_PART[who.scheme, who.rate == 1].format(unit=who.unit), "proven"),
         Condition(f"each {who.unit}'s share of each sum was bounded before the noise was added", "proven"),
@@ -185,7 +257,7 @@ def guarantee_of(plan: Plan, layout: Layout | None, phases: Sequence[Phase]) -> 
     if plan.tuning is not None:
         best = "the best run was chosen by a score that is itself private or of public data, and only it was released"
         conditions = (*conditions, Condition(best, "assumed"))
-    return guarantee(
+    proven = guarantee(
         phases,
         plan.delta,
         unit=who.unit,
@@ -194,6 +266,22 @@ def guarantee_of(plan: Plan, layout: Layout | None, phases: Sequence[Phase]) -> 
         tuning=plan.tuning,
         steps=plan.steps,
     )
+    return replace(proven, claims=_claims(plan, layout) if proven.group == 1 else ())
+
+
+def _claims(plan: Plan, layout: Layout | None) -> tuple[Claim, ...]:
+    """What others say of the plan's bound, by Rényi divergences and the conversion that they use."""
+    contract, said = plan.mechanism.contract_for(layout), getattr(plan.mechanism.bound, "claims", None)
+    if contract is None or said is None or plan.steps == 0 or not plan.mechanism.noise.solved:
+        return ()
+    found = said(plan.phase(layout), contract, plan.mechanism.scales(contract))
+    return tuple(Claim(c.source, _as_claimed(c.phases, plan.delta), c.verdict, c.reason) for c in found)
+
+
+def _as_claimed(phases: Sequence[Phase], delta: float) -> float:
+    from discreet.accounting import rdp
+
+    return rdp.classic(rdp.divergences(phases), rdp.ORDERS, delta)
 
 
 _ARITHMETIC = {

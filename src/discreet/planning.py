@@ -96,7 +96,7 @@ def _largest_batch(plan_of: Callable[[int], Plan], examples: int, epsilon: float
 
 
 def _spent(plan: Plan, group: int) -> float:
-    return cost_for_search([plan.phase(group=group)], plan.delta, plan.tuning).epsilon
+    return cost_for_search(plan.phases(group=group), plan.delta, plan.tuning).epsilon
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """A plan attached to a model: batches are drawn, losses become private gradients, spending is counted."""
 
-import math
 import os
 import weakref
 from collections import deque
@@ -8,7 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +17,8 @@ from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from discreet.accounting import cost
 from discreet.accounting.guarantee import Condition, Guarantee
-from discreet.contracts import GRID, Contract, Layout
+from discreet.contracts import GRID, Layout, asked
+from discreet.denoise import Added
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
 from discreet.gradients import Engine
 from discreet.gradients.engine import UnitGradients
@@ -28,11 +27,11 @@ from discreet.gradients.slots import Slots
 from discreet.gradients.uses import parts
 from discreet.ledger import Account, Ledger
 from discreet.loading import Collate, Draw, PaddedCollate, length_of, load
-from discreet.mechanism import Noise
-from discreet.noise.discrete import LARGEST, discrete_gaussian
-from discreet.noise.source import Root, Source
+from discreet.noise.discrete import LARGEST
+from discreet.noise.source import Root
 from discreet.plan import Plan, guarantee_of
-from discreet.probes import Recorder, check_bound, check_sums, replay
+from discreet.probes import Recorder, check_bound, check_rows, check_sums, replay
+from discreet.sums import FloatSums, Sums, WholeSums
 
 _ATTACHED: "weakref.WeakValueDictionary[int, nn.Parameter]" = weakref.WeakValueDictionary()
 
@@ -57,8 +56,7 @@ def attach(
         raise ConfigError(f"{plan!r} is not a Plan; make one with discreet.Plan or discreet.methods.")
     if not plan.mechanism.noise.solved:
         raise ConfigError("the plan's noise is still to be solved; use discreet.calibrate(plan, epsilon=...).")
-    if plan.mechanism.bound.needs != "norms":
-        raise ConfigError(f"{plan.mechanism.bound!r} needs {plan.mechanism.bound.needs!r}, which is not available.")
+    plan = plan if plan.mechanism.fitted else plan.fit_to(model)
     return Private(model, plan, ledger, preflight, seed)
 
 
@@ -85,7 +83,10 @@ class Private:
         self._model = model
         self._parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._layout = Layout(tuple(self._parameters), tuple(tuple(p.shape) for p in self._parameters.values()))
-        self._state = plan.mechanism.bound.start(self._layout)
+        self._columns = _columns(self._layout)
+        self._bound: Any = plan.mechanism.bound
+        self._state = self._bound.start(self._layout)
+        self._denoised = None if plan.mechanism.denoise is None else plan.mechanism.denoise.start(self._layout)
         self._formats = {name: (p.dtype, p.device) for name, p in self._parameters.items()}
         self._norms = [(name, m) for name, m in model.named_modules() if isinstance(m, _NormBase)]
         self._on_disk = ledger is not None
@@ -94,10 +95,7 @@ class Private:
         self._begun = self._ledger.released  # the step at which this process took over
         self._process = os.getpid()
         self._engine = Engine(model)
-        self._sums = _Sums(self._parameters)
-        self._exact: _WholeSums | None = None
-        if plan.mechanism.hardening == "exact":
-            self._exact = _WholeSums(self._parameters, plan.mechanism.bound.contract(self._layout, self._state))
+        self._sums = self._make_sums()
         self._slots, self._divisor = None, plan.sampling.batch_size
         size = plan.mechanism.microbatch
         if size > 1:
@@ -118,6 +116,19 @@ class Private:
         _ATTACHED.update({id(p): p for p in self._parameters.values()})
         self._probes = _Probes(model) if preflight else None
         self._guards = [p.register_post_accumulate_grad_hook(_refuse_plain) for p in self._parameters.values()]
+        self._gate: Any = self._bound.install(model) if self._bound.needs == "outputs" else None
+
+    def _make_sums(self) -> Sums:
+        """Where the bounded sums are kept: of the gradients, and of what the bound asks beside them."""
+        contract = self._bound.contract(self._layout, self._state)
+        if self.plan.mechanism.hardening == "exact":
+            self._asked: list[str] = []
+            return WholeSums(self._parameters, contract)
+        like: dict[str, Tensor] = dict(self._parameters)
+        first = next(iter(self._parameters.values()))
+        more = {name: first.new_zeros(block.size) for block in asked(contract) for name in block.members}
+        self._asked = list(more)
+        return FloatSums({name: t.detach() for name, t in (like | more).items()})
 
     # --- drawing -------------------------------------------------------------------------------------------------
 
@@ -198,8 +209,6 @@ class Private:
     def _clear(self) -> None:
         """Forget what has been summed."""
         self._sums.clear()
-        if self._exact is not None:
-            self._exact.clear()
         if self._slots is not None:
             self._slots.clear()
 
@@ -242,8 +251,7 @@ class Private:
             chunk.since = now()
             self._chunks.clear()
             self._chunks.append(chunk)
-            if self._probes is not None:
-                self._probes.arm()
+            self._opened()
             yield batch
             if iteration == self._iteration and not chunk.done:
                 self._begin()
@@ -251,6 +259,13 @@ class Private:
                     f"the batch of step {chunk.step} was handed out, but private.backward(losses) was not called for "
                     "it; call it for every batch, or break out of the loop."
                 )
+
+    def _opened(self) -> None:
+        """A batch is handed out: whatever the model made before does not belong to it."""
+        if self._gate is not None:
+            self._gate.clear()
+        if self._probes is not None:
+            self._probes.arm()
 
     # --- releasing -----------------------------------------------------------------------------------------------
 
@@ -313,6 +328,9 @@ class Private:
         self._check_modes()
 
     def _accumulate(self, losses: Tensor, chunk: _Chunk) -> None:
+        if self._gate is not None:
+            self._accumulate_outputs(losses, chunk)
+            return
         probe = chunk.first and self._probed(chunk.step)
         plain = None if self._probes is None else self._probes.plain(losses, self._parameters)
         gradients = self._engine.gradients(losses, chunk.units, since=max(chunk.since, self._since), probe=probe)
@@ -331,9 +349,20 @@ class Private:
             kept = finite.nonzero().squeeze(1)
             self._slots.add(gradients.select(kept), chunk.slots[kept.cpu()])
 
+    def _accumulate_outputs(self, losses: Tensor, chunk: _Chunk) -> None:
+        """The bound works inside the network: what comes out of the one backward pass is bounded already."""
+        found = self._gate.sums(losses, chunk.units)
+        if self._probes is not None:
+            self._probes.look(None, None, chunk.units)
+        assert isinstance(self._sums, FloatSums)
+        self._sums.add(found)
+
     @torch.no_grad()
     def _add(self, gradients: UnitGradients, sound: Tensor | None = None) -> None:
         """Bound each gradient and add it to the sums; what is not finite contributes exactly zero."""
+        if self._bound.needs == "elements":
+            self._add_elements(gradients, sound)
+            return
         norms = gradients.norms()
         finite = next(iter(norms.values())).new_ones(gradients.units, dtype=torch.bool) if sound is None else sound
         for squared in norms.values():
@@ -343,15 +372,43 @@ class Private:
                 return
             gradients = gradients.select(finite.nonzero().squeeze(1))
             norms = gradients.norms()
-        weights = self.plan.mechanism.bound.apply(norms, self._state)
+        weights = self._bound.apply(norms, self._state)
         weights = {name: torch.where(w.isfinite(), w, 0.0) for name, w in weights.items()}
         if self._probes is not None and not self._probes.bounded:
-            check_bound(gradients, weights, self.plan.mechanism.bound.contract(self._layout, self._state))
+            check_bound(gradients, weights, self._bound.contract(self._layout, self._state))
             self._probes.bounded = True
-        if self._exact is None:
-            gradients.add_weighted(weights, self._sums.open())
-        else:
-            self._exact.add(gradients, weights)
+        self._sums.add_weighted(gradients, weights)
+        if self._asked:
+            self._add_answers(self._bound.ask(norms, self._state))
+
+    def _add_answers(self, answers: Mapping[str, Tensor]) -> None:
+        """Add what the bound asks of each unit, cut to the norm its contract gives."""
+        assert isinstance(self._sums, FloatSums)
+        for block in asked(self._bound.contract(self._layout, self._state)):
+            for name in block.members:
+                rows = answers[name].reshape(len(answers[name]), -1)
+                rows = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
+                short = (block.norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True)).clamp(max=1.0)
+                self._sums.add({name: (rows * short).sum(0)})
+
+    def _add_elements(self, gradients: UnitGradients, sound: Tensor | None) -> None:
+        """Bound the gradients themselves, a few units at a time, and add them."""
+        width = max(stop for _, stop in self._columns.values())
+        for start, stop in parts(gradients.units, 8 * width):
+            rows = gradients.rows(start, stop)
+            finite = rows.sum(1).isfinite()  # a sum that is not finite leaves its unit out, and no other
+            if sound is not None:
+                finite &= sound[start:stop]
+            if not finite.all():
+                rows = torch.where(finite[:, None], rows, 0.0)
+            bounded = self._bound.apply(rows, self._state)
+            finite &= bounded.sum(1).isfinite()
+            if not finite.all():
+                bounded = torch.where(finite[:, None], bounded, 0.0)
+            if self._probes is not None and not self._probes.bounded:
+                check_rows(bounded, self._columns, self._bound.contract(self._layout, self._state))
+                self._probes.bounded = True
+            self._sums.add_rows(bounded, self._columns)
 
     def _refuse_strangers(self, strangers: Sequence[Tensor]) -> None:
         current = {id(p): name for name, p in self._model.named_parameters()}
@@ -366,18 +423,27 @@ class Private:
         """Count the step, then add the noise, divide by the public batch size and assign the gradients."""
         if self.remaining == 0:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
+        factor = self.plan.noise_factor(self.released)
         stream = self._root.stream("noise", self.released)  # the count goes up before the noise is drawn: never twice
         self._ledger.spend(self._participations)
-        contract = self.plan.mechanism.contract(self._layout, self._state)
+        mechanism = self.plan.mechanism
+        contract = mechanism.contract(self._layout, self._state)
         scales: dict[str, float] = {}
-        for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
-            scales.update(dict.fromkeys(block.members, scale))
-        if self._exact is None:
-            released = self._sums.release(self.plan.mechanism.noise, scales, stream, self._divisor)
-        else:
-            released = self._exact.release(scales, stream, self._divisor)
+        for block, scale in zip(contract.blocks, mechanism.scales(contract), strict=True):
+            scales.update(dict.fromkeys(block.members, scale * factor))
+        released = self._sums.release(mechanism.noise, scales, stream)
+        answers = {name: released.pop(name) / self._divisor for name in self._asked}
+        if mechanism.denoise is not None:
+            law: Any = mechanism.noise.law
+            added = Added(law, {name: scales[name] for name in released})
+            denoised, self._denoised = mechanism.denoise.apply(released, added, self._denoised)
+            released = dict(denoised)
         for name, gradient in released.items():
-            self._parameters[name].grad = gradient
+            parameter = self._parameters[name]
+            share = gradient.mul_(1 / self._divisor) if mechanism.denoise is None else gradient / self._divisor
+            parameter.grad = share.to(parameter.dtype)
+        if answers:
+            self._state = self._bound.learn(answers, self._state)
         self._clear()
 
     # --- what is proven ------------------------------------------------------------------------------------------
@@ -389,8 +455,10 @@ class Private:
         epsilon of the declared horizon; `so_far` stands beside it, on a condition.
         """
         spent, remaining = self._ledger.phases, self.remaining
-        rest = replace(self.plan.phase(self._layout, steps=1), steps=self._participations(remaining))
-        proven = guarantee_of(self.plan, self._layout, [*spent, rest, *self._ledger.queries])
+        rest = self.plan.phases(self._layout, after=self.released)
+        if not self.plan.noise_schedule:
+            rest = [replace(rest[0], steps=self._participations(remaining))]
+        proven = guarantee_of(self.plan, self._layout, [*spent, *rest, *self._ledger.queries])
         conditions = [
             *proven.conditions,
             *self._isolation(),
@@ -427,6 +495,8 @@ class Private:
             "released": self.released,
             "participations": self._ledger.participations,
             "ledger": self._ledger.head if self._on_disk else "",
+            **({"bound": self._state} if self._asked else {}),
+            **({} if self._denoised is None else {"denoise": self._denoised}),
         }
 
     def check_state_dict(self, state: Mapping[str, Any]) -> tuple[int, int]:
@@ -443,6 +513,16 @@ class Private:
                 "the ledger lacks a line that the checkpoint knows of: it was cut short, replaced or is another run's. "
                 "Attach with the ledger the checkpoint was made with."
             )
+        remembered = self._denoised.keys() if isinstance(self._denoised, dict) else None
+        fits = {
+            "bound": _alike(state.get("bound"), self._state if self._asked else None),
+            "denoise": remembered is None or getattr(state.get("denoise"), "keys", dict)() == remembered,
+        }
+        for key in (key for key, fine in fits.items() if not fine):
+            raise PrivacyError(f"the state's {key!r} does not fit the plan's stage; load it as it was saved.")
+        norms = [b.norm for b in self._bound.contract(self._layout, state["bound"]).blocks] if self._asked else []
+        if not all(0 < norm < np.inf for norm in norms):
+            raise PrivacyError("the state's 'bound' does not fit the plan's stage: a norm in it is not positive.")
         return released, taken
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -455,6 +535,9 @@ class Private:
         self._begin()
         self._ledger.restore(released, taken)
         self._begun = self._ledger.released
+        if self._asked:
+            self._state = state["bound"]
+        self._denoised = state.get("denoise")
 
     def __reduce__(self) -> str:
         raise PrivacyError("a Private holds the secret key of its run and is not copied; save private.state_dict().")
@@ -470,6 +553,8 @@ class Private:
             guard.remove()
         if self._probes is not None:
             self._probes.remove()
+        if self._gate is not None:
+            self._gate.remove()
         for parameter in self._parameters.values():
             _ATTACHED.pop(id(parameter), None)
 
@@ -494,11 +579,12 @@ class Private:
 
     def _check_noise(self) -> None:
         """Refuse noise that exact arithmetic could not draw, before anything is counted."""
-        if self._exact is None:
+        if not isinstance(self._sums, WholeSums):
             return
         scales = self.plan.mechanism.scales(self.plan.mechanism.contract(self._layout, self._state))
-        for block, scale in zip(self._exact.blocks, scales, strict=True):
-            if not 0 < scale / (block.norm * GRID) <= LARGEST:
+        least, most = (f(factor for _, factor in self.plan.stretches) for f in (min, max))
+        for block, scale in zip(self._sums.blocks, scales, strict=True):
+            if not 0 < least * scale / (block.norm * GRID) <= most * scale / (block.norm * GRID) <= LARGEST:
                 raise ConfigError(
                     f"the noise of {', '.join(block.members)} is {scale:.3g} on a grid of {block.norm * GRID:.3g}: too "
                     "little or too much to be drawn exactly. Use another allocation or multiplier."
@@ -508,7 +594,7 @@ class Private:
         limit = self.plan.epsilon
         if limit is None:
             return
-        phases = [self.plan.phase(self._layout), *self._ledger.queries]
+        phases = [*self.plan.phases(self._layout), *self._ledger.queries]
         spent = cost(phases, self.plan.delta, self.plan.tuning).epsilon
         if spent > limit:
             raise BudgetExhausted(
@@ -545,9 +631,9 @@ class _Probes:
         return dict(zip(parameters, found, strict=True))
 
     @torch.no_grad()
-    def look(self, gradients: UnitGradients, plain: Mapping[str, Tensor | None] | None, rows: int) -> None:
+    def look(self, gradients: UnitGradients | None, plain: Mapping[str, Tensor | None] | None, rows: int) -> None:
         """Compare the sums, and replay the call that was kept."""
-        if plain is not None:
+        if plain is not None and gradients is not None:
             check_sums(gradients, plain)
             self._summed = True
         calls, self._recorder.calls = self._recorder.calls, None
@@ -602,112 +688,31 @@ class BatchSampler:
                 return
             chunk.since = private._since
             private._chunks.append(chunk)
-            if private._probes is not None:
-                private._probes.arm()
+            private._opened()
             yield [int(i) for i in indices]
 
 
-class _Sums:
-    """The bounded sums of a logical batch: one flat buffer a dtype and device, and each parameter's view of it."""
-
-    def __init__(self, parameters: Mapping[str, nn.Parameter]) -> None:
-        self._parameters = parameters
-        self._groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
-        for name, p in parameters.items():
-            dtype = torch.float64 if p.dtype == torch.float64 else torch.float32
-            self._groups.setdefault((p.device, dtype), []).append(name)
-        self._views: dict[str, Tensor] = {}
-        self._flats: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-        for (device, dtype), names in self._groups.items():
-            flat = torch.zeros(sum(parameters[n].numel() for n in names), dtype=dtype, device=device)
-            self._flats[device, dtype] = flat
-            self._views.update(self._split(flat, names))
-        self._used = False
-
-    def _split(self, flat: Tensor, names: list[str]) -> dict[str, Tensor]:
-        sizes = [self._parameters[n].numel() for n in names]
-        pieces = flat.split(sizes)
-        return {n: piece.view(self._parameters[n].shape) for n, piece in zip(names, pieces, strict=True)}
-
-    def clear(self) -> None:
-        if self._used:
-            self._used = False
-            for flat in self._flats.values():
-                flat.zero_()
-
-    def open(self) -> dict[str, Tensor]:
-        """Each parameter's sum, to add to."""
-        self._used = True
-        return self._views
-
-    def release(self, noise: Noise, scales: Mapping[str, float], source: Source, divisor: int) -> dict[str, Tensor]:
-        """(sum + noise) / divisor for each parameter, in its own dtype; the sums are cleared.
-
-        The noise is drawn on the CPU, whatever the device.
-        """
-        found: dict[str, Tensor] = {}
-        for key, names in self._groups.items():
-            flat = self._flats[key]
-            drawn = torch.empty(flat.shape, dtype=flat.dtype)
-            for start, stop, scale in self._stretches(names, scales):
-                noise.sample(drawn[start:stop], scale, source)
-            released = drawn.to(flat.device).add_(flat).mul_(1 / divisor)
-            found.update({n: g.to(self._parameters[n].dtype) for n, g in self._split(released, names).items()})
-        self.clear()
-        return found
-
-    def _stretches(self, names: list[str], scales: Mapping[str, float]) -> Iterator[tuple[int, int, float]]:
-        """Stretches of the flat buffer with one scale each."""
-        start = 0
-        for scale, same in groupby(names, key=scales.__getitem__):
-            end = start + sum(self._parameters[n].numel() for n in same)
-            yield start, end, scale
-            start = end
+def _alike(found: Any, own: Any) -> bool:
+    """Whether a saved value has the form of one's own: the same keys, names and shapes, and finite numbers."""
+    if isinstance(own, Mapping):
+        return isinstance(found, Mapping) and set(found) == set(own) and all(_alike(found[k], own[k]) for k in own)
+    if isinstance(own, (list, tuple)):
+        same = isinstance(found, (list, tuple)) and len(found) == len(own)
+        return same and all(_alike(f, o) for f, o in zip(found, own, strict=True))
+    if isinstance(own, Tensor):
+        return isinstance(found, Tensor) and (found.shape, found.dtype) == (own.shape, own.dtype)
+    if isinstance(own, (bool, str)) or own is None:
+        return type(found) is type(own) and found == own
+    return isinstance(found, (int, float)) and not isinstance(found, bool) and np.isfinite(found)
 
 
-class _WholeSums:
-    """Bounded sums as whole numbers of a grid's steps, one grid a block: what is added and released is exact."""
-
-    def __init__(self, parameters: Mapping[str, nn.Parameter], contract: Contract) -> None:
-        self._parameters, self.blocks = parameters, contract.blocks
-        self._sums: dict[str, Tensor] = {}
-
-    def clear(self) -> None:
-        self._sums.clear()
-
-    def add(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None:
-        """Round each unit's contribution to the grid and add it, a few units at a time."""
-        size = 8 * sum(self._parameters[n].numel() for n in gradients.uses)
-        for start, stop in parts(gradients.units, size):
-            each = gradients.each(start, stop)
-            for block in self.blocks:
-                step = block.norm * GRID
-                whole_numbers: dict[str, Tensor] = {}
-                for name in block.members:
-                    if name in each:
-                        factor = weights[name][start:stop, None].double() / step
-                        whole_numbers[name] = (each[name].reshape(stop - start, -1).double() * factor).round()
-                # in whole numbers, below 2^53 and so exact: no contribution is longer than the contract says
-                length = sum((k.square().sum(1).cpu() for k in whole_numbers.values()), torch.zeros(stop - start))
-                fits = length <= ((1 + GRID * math.sqrt(block.size) / 2) / GRID) ** 2
-                for n, k in whole_numbers.items():
-                    total = torch.where(fits.to(k.device)[:, None], k, 0.0).to(torch.int64).sum(0)
-                    known = self._sums.setdefault(n, torch.zeros_like(total))
-                    known += total
-
-    def release(self, scales: Mapping[str, float], source: Source, divisor: int) -> dict[str, Tensor]:
-        """(sum + noise) / divisor for each parameter, in its own dtype; the sums are cleared."""
-        found: dict[str, Tensor] = {}
-        for block in self.blocks:
-            step = block.norm * GRID
-            for name in block.members:
-                parameter = self._parameters[name]
-                noise = torch.from_numpy(discrete_gaussian(parameter.numel(), scales[name] / step, source))
-                total = noise + self._sums[name].cpu() if name in self._sums else noise
-                value = total.double() * (step / divisor)
-                found[name] = value.view(parameter.shape).to(parameter.device, parameter.dtype)
-        self.clear()
-        return found
+def _columns(layout: Layout) -> dict[str, tuple[int, int]]:
+    """Where each parameter is in a row that has all of them side by side."""
+    found, start = {}, 0
+    for name, size in zip(layout.names, layout.sizes, strict=True):
+        found[name] = start, start + size
+        start += size
+    return found
 
 
 def _checked_draw(drawn: Any, length: int) -> Draw:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from discreet.contracts import Contract
+from discreet.contracts import Block, Contract
 from discreet.errors import PrivacyError
 from discreet.gradients import Engine
 from discreet.gradients.engine import UnitGradients
@@ -337,10 +337,36 @@ def check_bound(gradients: UnitGradients, weights: Mapping[str, Tensor], contrac
                 one = gradients.uses[name].each(unit, unit + 1).double()
                 total += float(weights[name][unit].double() ** 2 * one.square().sum())
             if total > (block.norm * 1.001) ** 2:
-                raise PrivacyError(
-                    f"one example moves the sum by {total**0.5:.4g} where the bound says {block.norm:.4g} "
-                    f"({', '.join(block.members)}); the bound does not bound. Nothing was released."
-                )
+                raise _unbounded(total**0.5, block)
+
+
+def check_rows(contributions: Tensor, names: Mapping[str, tuple[int, int]], contract: Contract) -> None:
+    """No contribution, one a row, is longer than its blocks' norms, or larger than the envelope anywhere.
+
+    `names` are the columns of each parameter.
+    """
+    rows = contributions.double()
+    for block in contract.blocks:
+        pieces = [rows[:, slice(*names[name])].square().sum(1) for name in block.members if name in names]
+        longest = float(torch.stack(pieces).sum(0).max().sqrt()) if pieces else 0.0
+        if not longest <= block.norm * 1.001:
+            raise _unbounded(longest, block)
+    if contract.magnitudes is not None:
+        levels, counts = contract.magnitudes.levels, contract.magnitudes.counts
+        most = torch.tensor(levels).repeat_interleave(torch.tensor(counts)).sort().values
+        largest = rows[:_UNITS].abs().sort(1).values.cpu()
+        if not bool((largest <= most * 1.001).all()):
+            raise PrivacyError(
+                "one example moves a coordinate of the sum by more than the bound says; the bound does not bound. "
+                "Nothing was released."
+            )
+
+
+def _unbounded(found: float, block: Block) -> PrivacyError:
+    return PrivacyError(
+        f"one example moves the sum by {found:.4g} where the bound says {block.norm:.4g} "
+        f"({', '.join(block.members)}); the bound does not bound. Nothing was released."
+    )
 
 
 # --- for a user's own tests ------------------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """Whether a ledger is as it was written, and what it proves, from the file alone."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -64,18 +64,21 @@ class Verified:
         return "\n\n".join(parts)
 
 
-def verify(path: str | Path, *, key: bytes | None = None, anchor: str | None = None) -> Verified:
+def verify(
+    path: str | Path, *, key: bytes | None = None, anchor: str | None = None, stages: Sequence[type[Any]] = ()
+) -> Verified:
     """Check a ledger's chain and re-derive its guarantees from nothing else; a PrivacyError says which line is damaged.
 
     `key` also checks every line's signature. `anchor` is the hash of a line that must be in the file: the last one, as
-    it was printed or stored in a checkpoint, shows that nothing was cut off behind it.
+    it was printed or stored in a checkpoint, shows that nothing was cut off behind it. `stages` are your own bounds,
+    noises and samplers, by class: without them a run of theirs is not re-derived, or cannot be read.
     """
     file = Path(path)
     if file.is_dir():
         file = file / "ledger.jsonl"
     if not file.is_file():
         raise ConfigError(f"{file} is no ledger: there is no such file.")
-    content, torn = read(file, key)
+    content, torn = read(file, key, stages)
     if not content.hashes:
         raise PrivacyError(f"{file} is damaged at line 1: it holds no whole line.")
     if anchor is not None and anchor not in content.hashes:
@@ -84,7 +87,7 @@ def verify(path: str | Path, *, key: bytes | None = None, anchor: str | None = N
         )
     dataset = content.dataset
     try:
-        runs = tuple(_run(name, run, content, bool(torn)) for name, run in content.runs.items())
+        runs = tuple(_run(name, run, content, bool(torn), stages) for name, run in content.runs.items())
         total = None if dataset is None else guarantee(content.horizon(), float(dataset["delta"]))
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PrivacyError(f"{file} describes a run that cannot be: {error}") from error
@@ -106,15 +109,15 @@ def verify(path: str | Path, *, key: bytes | None = None, anchor: str | None = N
     )
 
 
-def _run(name: str, run: Run, content: Content, torn: bool) -> VerifiedRun:
+def _run(name: str, run: Run, content: Content, torn: bool, stages: Sequence[type[Any]]) -> VerifiedRun:
     opening = run.opening
     plan = opening["plan"]
     recovered = run.recovered
-    plan_made = _follows(opening, run)
+    plan_made = _follows(opening, run, stages)
     if torn and run.released < int(opening["steps"]):  # the line that was cut off counts for whoever wrote it
-        run.count(run.one.rate, run.one.multiplier, 1, 1)
+        run.count(run.one.rate, run.stretch(run.released)[1], 1, 1)
         recovered += 1
-    if any(p.rate < run.one.rate or p.multiplier > run.one.multiplier for p in run.spent):
+    if run.cheapened:
         raise PrivacyError(f"run {name} has a release that costs less than its plan says: the ledger was forged.")
     queries = [] if content.dataset is not None else [p for _, p in content.queries]
     proven = guarantee(
@@ -139,21 +142,22 @@ def _run(name: str, run: Run, content: Content, torn: bool) -> VerifiedRun:
 _UNKNOWN = "a stage of the plan is not known here, so the cost of a step is what the ledger says, unchecked"
 
 
-def _follows(opening: Mapping[str, Any], run: Run) -> Plan | None:
+def _follows(opening: Mapping[str, Any], run: Run, stages: Sequence[type[Any]]) -> Plan | None:
     """The recorded plan, if the recorded cost of a step and number of steps are what it gives; an error if not.
 
     None where the plan has a stage of a kind that is not known here.
     """
     described = opening["plan"]
-    types = {str(described[k]["type"]) for k in ("sampling", "bound", "noise")}
-    if types - known_stages():
+    types = {str(described[k]["type"]) for k in ("sampling", "bound", "noise", "denoise") if k in described}
+    if types - known_stages() - {stage.__name__ for stage in stages}:
         return None
-    plan = Plan.from_dict(described)
+    plan = Plan.from_dict(described, stages)
     names, shapes = zip(*opening["parameters"], strict=True)
     layout = Layout(tuple(str(n) for n in names), tuple(tuple(whole("a size", d, least=0) for d in s) for s in shapes))
     expected = plan.phase(layout, steps=1)
     possible = plan.sampling.participations
     same = replace(run.one, steps=expected.steps) == expected and plan.steps == opening["steps"]
+    same &= [tuple(s) for s in opening.get("schedule", [])] == (list(plan.stretches) if plan.noise_schedule else [])
     if not same or opening["participations"] != possible(plan.steps) or opening["pass"] != steps_in_a_pass(plan):
         raise PrivacyError(
             "the ledger's cost of a run is not what its plan and parameters give: it was not written by this version "

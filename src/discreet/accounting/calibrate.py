@@ -1,12 +1,13 @@
 """The noise, the steps or the batch size that spend a budget, and never more."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from discreet.accounting import cost_for_search
+from discreet.contracts import Phase
 from discreet.errors import ConfigError, positive
 
 if TYPE_CHECKING:
@@ -18,12 +19,15 @@ _MOST_STEPS = 10**7
 _LEAST, _MOST = 1e-4, 1e7  # multipliers searched
 
 
-def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise", *, group: int = 1) -> "Plan":
+def calibrate(
+    plan: "Plan", epsilon: float, solve_for: Unknown = "noise", *, group: int = 1, beside: Sequence[Phase] = ()
+) -> "Plan":
     """The plan with its noise, steps or batch size solved so that its proven epsilon is at most `epsilon`.
 
     Guarantee: the returned plan's epsilon does not exceed `epsilon`, and `plan.epsilon` is set to it as a hard
     limit. The multiplier is within 0.1 % of the smallest that fits; steps and batch size are the largest whole
     numbers that fit, the other two being as the plan says. With `group` it is the epsilon of groups of so many units.
+    `beside` are other releases on the same data, which count too: a private covariance, say.
 
     >>> from discreet import Clip, Gaussian, Mechanism, Plan, Poisson
     >>> sampling, mechanism = Poisson(examples=60_000, batch_size=256), Mechanism(Clip(1.0), Gaussian())
@@ -35,14 +39,14 @@ def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise", *, gro
     if not hasattr(plan, "mechanism"):
         raise ConfigError(f"{plan!r} is not a Plan; make one with discreet.Plan or discreet.methods.")
     if solve_for == "noise":
-        return replace(_solve_noise(plan, epsilon, group), epsilon=epsilon)
+        return replace(_solve_noise(plan, epsilon, group, beside), epsilon=epsilon)
     if solve_for not in ("steps", "batch_size"):
         raise ConfigError(f"solve_for is {solve_for!r}; it must be 'noise', 'steps' or 'batch_size'.")
     if not plan.mechanism.noise.solved:
         raise ConfigError(f"the noise must be known to solve for {solve_for}; give Gaussian(multiplier).")
 
     if solve_for == "steps":
-        steps = _largest(lambda n: _spent(replace(plan, steps=n), group), epsilon, _MOST_STEPS, plan.steps)
+        steps = _largest(lambda n: _spent(replace(plan, steps=n), group, beside), epsilon, _MOST_STEPS, plan.steps)
         if steps == 0:
             raise ConfigError(f"not even one step fits epsilon {epsilon:g} with {plan.mechanism.noise!r}; add noise.")
         if steps == _MOST_STEPS:
@@ -50,7 +54,7 @@ def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise", *, gro
         return replace(plan, steps=steps, epsilon=epsilon)
 
     def spent(size: int) -> float:
-        return _spent(replace(plan, sampling=plan.sampling.with_batch_size(size)), group)
+        return _spent(replace(plan, sampling=plan.sampling.with_batch_size(size)), group, beside)
 
     size = _largest(spent, epsilon, plan.sampling.largest_batch_size, plan.sampling.batch_size)
     if size == 0:
@@ -61,17 +65,18 @@ def calibrate(plan: "Plan", epsilon: float, solve_for: Unknown = "noise", *, gro
     return replace(plan, sampling=plan.sampling.with_batch_size(size), epsilon=epsilon)
 
 
-def _spent(plan: "Plan", group: int) -> float:
-    return cost_for_search([plan.phase(group=group)], plan.delta, plan.tuning).epsilon
+def _spent(plan: "Plan", group: int, beside: Sequence[Phase]) -> float:
+    others = [replace(p, group=group) for p in beside]
+    return cost_for_search([*plan.phases(group=group), *others], plan.delta, plan.tuning).epsilon
 
 
-def _solve_noise(plan: "Plan", epsilon: float, group: int) -> "Plan":
+def _solve_noise(plan: "Plan", epsilon: float, group: int, beside: Sequence[Phase]) -> "Plan":
     def at(scale: float) -> "Plan":
         return replace(plan, mechanism=plan.mechanism.with_scale(scale))
 
     @cache
     def spent(scale: float) -> float:
-        return _spent(at(scale), group)
+        return _spent(at(scale), group, beside)
 
     if plan.steps == 0 or spent(_LEAST) <= epsilon:
         return at(_LEAST)

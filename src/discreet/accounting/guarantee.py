@@ -9,12 +9,11 @@ from typing import Any, Literal
 from discreet.accounting import cost, delta_curve, figures, merge
 from discreet.accounting.meaning import TradeOff, belief
 from discreet.accounting.tuning import Tuning
-from discreet.contracts import Adjacency, Magnitudes, Phase
+from discreet.contracts import Adjacency, Magnitudes, Phase, Verdict
 from discreet.description import build, describe
 from discreet.errors import ConfigError, PrivacyError, positive, whole
 
 Status = Literal["proven", "checked", "assumed", "broken"]
-Verdict = Literal["holds", "holds if", "unproven", "false"]
 
 
 @dataclass(frozen=True)

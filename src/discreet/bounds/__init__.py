@@ -2,14 +2,39 @@
 
 A bound is a frozen value with these members (nothing registers it):
 
-- `needs`: "norms" if it only looks at each unit's norms;
+- `needs`: what it looks at: "norms" (each unit's norms, parameter by parameter), "elements" (its gradient itself) or
+  "outputs" (nothing of single units: it works inside the network);
 - `start(layout)`: its state before the first step (None where nothing changes from step to step);
-- `apply(norms, state)`: for each parameter's name one weight per unit, given the squared norms per unit;
-- `contract(layout, state)`: what one unit may change now, in numbers.
+- `contract(layout, state)`: what one unit may change now, in numbers;
+- `apply(norms, state)` for "norms": for each parameter's name one weight per unit, given the squared norms per unit;
+- `apply(rows, state)` for "elements": bounded rows, given gradients as rows, all parameters side by side in the
+  layout's order; a few units at a time, and the rows may be overwritten;
+- `install(model)` for "outputs": a gate with `sums(losses, units)`, `clear()` and `remove()`; see BoundedNetwork.
+
+It may also have:
+
+- `layout` and `fit_to(model)`: what it knows of a model, and the same bound knowing it, where the contract needs that;
+- `ask(norms, state)` and `learn(answers, state)`: one number (or several) per unit, bounded by a block of the contract
+  with a share of the budget; and the next state, from the noisy answers alone. Then the state is plain values;
+- `claims(phase, contract, scales)`: what others say of it, to be set beside what is proven.
 """
 
+from discreet.bounds.adaptive import AdaptiveClip
 from discreet.bounds.automatic import AutomaticClip
+from discreet.bounds.bounded_network import BoundedNetwork
 from discreet.bounds.clip import Clip
+from discreet.bounds.encode import Encode
 from discreet.bounds.per_layer import PerLayerClip
+from discreet.bounds.tanh import RadialTanh, ScaledTanh, Tanh
 
-__all__ = ["AutomaticClip", "Clip", "PerLayerClip"]
+__all__ = [
+    "AdaptiveClip",
+    "AutomaticClip",
+    "BoundedNetwork",
+    "Clip",
+    "Encode",
+    "PerLayerClip",
+    "RadialTanh",
+    "ScaledTanh",
+    "Tanh",
+]

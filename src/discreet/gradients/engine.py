@@ -144,6 +144,21 @@ class UnitGradients:
         """The gradients themselves of units start..stop."""
         return {name: use.each(start, stop) for name, use in self.uses.items()}
 
+    def rows(self, start: int, stop: int) -> Tensor:
+        """The gradients of units start..stop as rows, all parameters side by side in order."""
+        dtype = torch.float32
+        if any(p.dtype == torch.float64 for p in self.parameters.values()):
+            dtype = torch.float64
+        first = next(iter(self.parameters.values()))
+        found = first.new_empty(stop - start, sum(p.numel() for p in self.parameters.values()), dtype=dtype)
+        pieces = found.split([p.numel() for p in self.parameters.values()], 1)
+        for name, piece in zip(self.parameters, pieces, strict=True):
+            if name in self.uses:
+                piece.copy_(self.uses[name].each(start, stop).reshape(stop - start, -1))
+            else:
+                piece.zero_()
+        return found
+
     def select(self, units: Tensor) -> "UnitGradients":
         """The same for some of the units."""
         uses = {name: use.select(units) for name, use in self.uses.items()}
