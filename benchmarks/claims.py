@@ -1,35 +1,58 @@
-"""Every paper's claims beside what is proven, as the tables of docs/claims.md.
+"""Every paper's claims beside what is proven, as `discreet plan --paper` computes them.
 
-python benchmarks/claims.py
+    python benchmarks/claims.py [--update]
+
+Prints a table a paper. With --update they are written into the pages docs/papers/*.md, between their marks.
 """
 
+import argparse
 import platform
+import re
 import time
+from pathlib import Path
 
 from discreet import claims
 from discreet.accounting.guarantee import round_up
+
+PAGES = Path(__file__).parent.parent / "docs" / "papers"
 
 
 def short(epsilon):
     return round_up(epsilon) if epsilon < 1e4 else f"{epsilon:.1e}"
 
 
+def table(paper):
+    lines = [
+        f"Printed by `discreet plan --paper {paper}` and `python benchmarks/claims.py` "
+        f"({time.strftime('%Y-%m-%d')}, {platform.machine()}, Python {platform.python_version()}). Epsilon for each "
+        "example under Poisson sampling, delta as the paper has it. \"Rényi, Mironov\" is the papers' conversion; "
+        '"proven as written" is the algorithm as it is described, with its true sensitivity and sampling.',
+        "",
+        "| configuration | claimed | Rényi, Mironov | Rényi, improved | PLD | proven as written | verdict |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    reasons = {}
+    for row in claims.rows(paper):
+        found = claims.compute(row)
+        number = reasons.setdefault(row.reason, len(reasons) + 1)
+        claimed = "" if row.claimed is None else f"{row.claimed:g}"
+        figures = " | ".join(short(x) for x in (found.mironov, found.improved, found.losses, found.proven))
+        lines.append(f"| {row.configuration} | {claimed} | {figures} | {row.verdict} ({number}) |")
+    return "\n".join([*lines, "", *(f"{number}. {reason}." for reason, number in reasons.items())])
+
+
 def main():
-    print(f"{time.strftime('%Y-%m-%d')}, {platform.machine()}, Python {platform.python_version()}")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--update", action="store_true")
+    arguments = parser.parse_args()
     for paper in claims.PAPERS:
-        print(f"\n## Paper {paper}\n")
-        print("| configuration | claimed | Rényi, Mironov | Rényi, improved | PLD | proven as written | verdict |")
-        print("|---|---|---|---|---|---|---|", flush=True)
-        reasons = {}
-        for row in claims.rows(paper):
-            found = claims.compute(row)
-            number = reasons.setdefault(row.reason, len(reasons) + 1)
-            claimed = "" if row.claimed is None else f"{row.claimed:g}"
-            figures = " | ".join(short(x) for x in (found.mironov, found.improved, found.losses, found.proven))
-            print(f"| {row.configuration} | {claimed} | {figures} | {row.verdict} ({number}) |", flush=True)
-        print()
-        for reason, number in reasons.items():
-            print(f"{number}. {reason}.")
+        found = table(paper)
+        print(f"\n## Paper {paper}\n\n{found}", flush=True)
+        if arguments.update:
+            (page,) = PAGES.glob(f"{paper}-*.md")
+            begin, end = f"<!-- claims: {paper} -->", "<!-- /claims -->"
+            text = re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{found}\n{end}", page.read_text(), flags=re.DOTALL)
+            page.write_text(text)
 
 
 if __name__ == "__main__":

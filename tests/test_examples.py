@@ -1,0 +1,45 @@
+"""The example scripts run from start to end on bundled data."""
+
+import runpy
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def run(name, arguments, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [name, *arguments])
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+    return [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in capsys.readouterr().out.splitlines() if "|" in line
+    ]
+
+
+@pytest.mark.parametrize("part", ["optimizers", "schedules", "pca"])
+def test_experiments_with_dp_sgd(part, monkeypatch, capsys):
+    rows = run("dp_sgd.py", ["--epochs", "6", "--batch-size", "128", "--only", part], monkeypatch, capsys)[2:]
+    assert len(rows) >= 2
+    for _, accuracy, epsilon, _ in rows:
+        assert float(accuracy) > 50
+        assert float(epsilon) <= 3
+
+
+def test_the_influence_of_the_clipping_norm(monkeypatch, capsys):
+    rows = run("dp_sgd.py", ["--epochs", "6", "--batch-size", "128", "--only", "clipping"], monkeypatch, capsys)[2:]
+    assert len({row[2] for row in rows}) == 1  # the noise follows the norm, so privacy does not depend on it
+
+
+@pytest.mark.parametrize("name", ["tanh_filter", "adaptive", "belu"])
+def test_presets_side_by_side(name, monkeypatch, capsys):
+    rows = run("methods.py", ["--epochs", "6", "--batch-size", "128", "--only", name], monkeypatch, capsys)[2:]
+    for method, accuracy, epsilon, claim, _ in rows:
+        assert float(accuracy) > 30
+        if "published" in method:
+            assert "false" in claim
+            assert float(epsilon) > 2 * float(claim.split(",")[0])
+        else:
+            assert float(epsilon) <= 3
+    assert any("published" in row[0] for row in rows)
