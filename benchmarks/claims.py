@@ -25,7 +25,7 @@ def table(paper):
     lines = [
         f"Printed by `discreet plan --paper {paper}` and `python benchmarks/claims.py` "
         f"({time.strftime('%Y-%m-%d')}, {platform.machine()}, Python {platform.python_version()}). Epsilon for each "
-        "example under Poisson sampling, delta as the paper has it. \"Rényi, Mironov\" is the papers' conversion; "
+        'example under Poisson sampling, delta as the paper has it. "Rényi, Mironov" is the papers\' conversion; '
         '"proven as written" is the algorithm as it is described, with its true sensitivity and sampling.',
         "",
         "| configuration | claimed | Rényi, Mironov | Rényi, improved | PLD | proven as written | verdict |",

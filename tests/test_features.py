@@ -24,6 +24,7 @@ from discreet import (
     Poisson,
     PrivacyError,
     attach,
+    methods,
     verify,
 )
 from discreet import features as module
@@ -373,9 +374,14 @@ def test_the_cost_is_on_disk_before_the_data_is_read(path):
 
 
 def test_the_ledger_says_that_a_seed_was_used(path):
+    """And so does the guarantee of a run in the same file, and what verification says of it."""
     PrivatePCA(components=2, noise=4.0).fit(torch.ones(3, 2), path, seed=1)
-    assert "from a fixed seed and so not private" in lines(path)[0]["what"]
-    assert "from a fixed seed and so not private" in str(verify(path))
+    assert "fixed seed" in lines(path)[0]["broken"]
+    plan = methods.dp_sgd(examples=3, batch_size=1, steps=1, noise=9.0, delta=1e-5)
+    private = attach(nn.Linear(2, 2), plan, path)
+    private.detach()
+    assert not private.guarantee().sound
+    assert not verify(path).runs[0].guarantee.sound
 
 
 def test_a_cap_is_met_before_the_data_is_read(path):

@@ -90,8 +90,9 @@ class PrivatePCA:
             ledger = Ledger(ledger)
         if not isinstance(ledger, Ledger):
             raise ConfigError(f"{ledger!r} is no ledger to count the directions in; give a path or a Ledger.")
-        seeded = "" if seed is None else ", from a fixed seed and so not private"
-        ledger.query(f"{self.components} principal directions, noise {self.noise:g}{seeded}", self.cost(adjacency))
+        broken = "" if seed is None else "the noise on the principal directions came from a fixed seed"
+        what = f"{self.components} principal directions, noise {self.noise:g}"
+        ledger.query(what, self.cost(adjacency), broken=broken)
         width, chunks = _read(data)
         self._check_width(width)
         total = _sum_of_products(width, chunks)

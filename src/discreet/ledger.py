@@ -28,7 +28,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from discreet.accounting import cost
-from discreet.accounting.guarantee import Guarantee, guarantee, phase_from_dict, phase_to_dict
+from discreet.accounting.guarantee import Condition, Guarantee, guarantee, phase_from_dict, phase_to_dict
 from discreet.contracts import Layout, Phase
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, positive, whole
 from discreet.plan import Plan
@@ -70,12 +70,16 @@ class Ledger:
         if not 0 < positive("a ledger's delta", self.delta) < 1:
             raise ConfigError(f"a ledger's delta is {self.delta!r}; it must be below 1.")
 
-    def query(self, what: str, phase: Phase) -> None:
-        """Count something that is asked of the data beside training, before it is asked."""
+    def query(self, what: str, phase: Phase, *, broken: str = "") -> None:
+        """Count something that is asked of the data beside training, before it is asked.
+
+        `broken` says why it is not private after all (its noise came from a known seed); guarantees then say so.
+        """
         book = Book(self)
         with book.locked():
             book.check_cap(phase)
-            book.append({"kind": "query", "what": what, "phase": phase_to_dict(phase)})
+            line = {"kind": "query", "what": what, "phase": phase_to_dict(phase)}
+            book.append({**line, "broken": broken} if broken else line)
 
     def guarantee(self) -> Guarantee:
         """What is proven of everything in this file together, every run with its declared horizon."""
@@ -84,7 +88,7 @@ class Ledger:
             pass
         if self.delta is None:
             raise ConfigError("the ledger names no data set, so it has no delta of its own; read a run's guarantee.")
-        return guarantee(book.content.horizon(), self.delta)
+        return guarantee(book.content.horizon(), self.delta, conditions=book.content.broken)
 
 
 # --- what a file says ------------------------------------------------------------------------------------------------
@@ -150,6 +154,7 @@ class Content:
     dataset: Mapping[str, Any] | None = None
     runs: dict[str, Run] = field(default_factory=dict)
     queries: list[tuple[str, Phase]] = field(default_factory=list)
+    broken: tuple[Condition, ...] = ()  # what is known not to be private
     hashes: list[str] = field(default_factory=list)
     stages: tuple[type[Any], ...] = ()
 
@@ -211,6 +216,8 @@ class Content:
             self.runs[str(content["run"])] = Run(content, one)
         elif kind == "query":
             self.queries.append((str(content["what"]), phase_from_dict(content["phase"], self.stages)))
+            if "broken" in content:
+                self.broken = *self.broken, Condition(str(content["broken"]), "broken")
         elif kind == "dataset":
             if self.hashes:
                 raise PrivacyError("it names a data set after the file's beginning")
@@ -315,7 +322,8 @@ class Book:
     @contextmanager
     def locked(self) -> Generator[None]:
         """Hold the file for a moment, with what others have added read."""
-        self.acquire(timeout=60)
+        shared = self.ledger is not None and self.ledger.dataset is not None
+        self.acquire(timeout=60 if shared else 0)  # a file of one run is held for as long as it is attached
         try:
             self.catch_up()
             yield
@@ -512,6 +520,18 @@ class Account:
     def queries(self) -> tuple[Phase, ...]:
         """What else this file's run asked of the data."""
         return () if self._shared else tuple(p for _, p in self._book.content.queries)
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What this file adds to what a run's guarantee rests on."""
+        dataset = self._book.content.dataset
+        if dataset is None:
+            return self._book.content.broken
+        alone = (
+            f"this is of the run alone: what else was asked of data set {dataset['dataset']!r}, also what went into the "
+            "model before (a projection), is in its ledger's guarantee"
+        )
+        return (*self._book.content.broken, Condition(alone, "assumed"))
 
     @property
     def head(self) -> str:

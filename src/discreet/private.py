@@ -461,6 +461,7 @@ class Private:
         proven = guarantee_of(self.plan, self._layout, [*spent, *rest, *self._ledger.queries])
         conditions = [
             *proven.conditions,
+            *self._ledger.conditions,
             *self._isolation(),
             Condition("the losses were computed from the rows that were handed out, one for each", "assumed"),
         ]

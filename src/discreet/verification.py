@@ -88,7 +88,9 @@ def verify(
     dataset = content.dataset
     try:
         runs = tuple(_run(name, run, content, bool(torn), stages) for name, run in content.runs.items())
-        total = None if dataset is None else guarantee(content.horizon(), float(dataset["delta"]))
+        total = None
+        if dataset is not None:
+            total = guarantee(content.horizon(), float(dataset["delta"]), conditions=content.broken)
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PrivacyError(f"{file} describes a run that cannot be: {error}") from error
     if total is not None and dataset is not None and total.epsilon > float(dataset["epsilon"]):
@@ -127,7 +129,7 @@ def _run(name: str, run: Run, content: Content, torn: bool, stages: Sequence[typ
         adjacency=run.one.adjacency,
         steps=int(opening["steps"]),
         tuning=None if plan_made is None else plan_made.tuning,
-        conditions=() if plan_made is not None else (Condition(_UNKNOWN, "broken"),),
+        conditions=(*content.broken, *(() if plan_made is not None else (Condition(_UNKNOWN, "broken"),))),
     )
     return VerifiedRun(
         name,

@@ -148,7 +148,7 @@ class BoundedNetwork:
                 (replace(phase, multiplier=scales[0] / height),),
                 "false",
                 f"alpha + beta = {height:g} bounds the outputs of an activation, not gradients: what is proven is "
-                f"{bounds} layer by layer, and {norm_of(contract):.4g} together.",
+                f"{bounds} layer by layer, and {norm_of(contract):.4g} together",
             ),
         )
 

@@ -48,7 +48,7 @@ class AirySquared(Family):
         return 2 * _log_ai(np.abs(x) + _START) - math.log(_NORM)
 
     def upper(self, x: Reals) -> Reals:
-        t = np.abs(x) + _START
+        t = np.minimum(np.abs(x), self.far) + _START
         value, slope, _, _ = airy(t)
         tail = (slope**2 - t * value**2) / _NORM
         return np.where(x >= 0, tail, 1 - tail)

@@ -93,7 +93,7 @@ class VarianceGamma(Family):
         return np.log1p(size) - size - math.log(4)
 
     def upper(self, x: Reals) -> Reals:
-        size = np.abs(x)
+        size = np.minimum(np.abs(x), self.far)
         tail = (2 + size) * np.exp(-size) / 4
         return np.where(x >= 0, tail, 1 - tail)
 
