@@ -7,7 +7,6 @@ Prints a table a paper. With --update they are written into the pages docs/paper
 
 import argparse
 import platform
-import re
 import time
 from pathlib import Path
 
@@ -50,9 +49,9 @@ def main():
         print(f"\n## Paper {paper}\n\n{found}", flush=True)
         if arguments.update:
             (page,) = PAGES.glob(f"{paper}-*.md")
-            begin, end = f"<!-- claims: {paper} -->", "<!-- /claims -->"
-            text = re.sub(f"{begin}.*{end}", lambda _: f"{begin}\n{found}\n{end}", page.read_text(), flags=re.DOTALL)
-            page.write_text(text)
+            before, rest = page.read_text().split(f"<!-- claims: {paper} -->")
+            after = rest.split("<!-- /claims -->")[1]
+            page.write_text(f"{before}<!-- claims: {paper} -->\n{found}\n<!-- /claims -->{after}")
 
 
 if __name__ == "__main__":

@@ -528,8 +528,8 @@ class Account:
         if dataset is None:
             return self._book.content.broken
         alone = (
-            f"this is of the run alone: what else was asked of data set {dataset['dataset']!r}, also what went into the "
-            "model before (a projection), is in its ledger's guarantee"
+            f"this is of the run alone: what else was asked of data set {dataset['dataset']!r}, also what went into "
+            "the model before (a projection), is in its ledger's guarantee"
         )
         return (*self._book.content.broken, Condition(alone, "assumed"))
 
