@@ -174,6 +174,14 @@ def test_a_published_form_can_be_asked_for_the_epsilon_it_would_claim():
     assert plan.guarantee().epsilon > 1e5
 
 
+def test_moments_that_were_added_up_are_what_is_solved_for():
+    plan = methods.adaptive_clipping(form="paper", epsilon=19.45)
+    assert plan.guarantee().claims[0].epsilon == pytest.approx(19.45, rel=1e-3)
+    assert plan.guarantee().epsilon > 400
+    law = methods.encode_denoise(form="paper", epsilon=3.029).mechanism.noise
+    assert law.scale == pytest.approx(1.0, abs=5e-3)
+
+
 def test_the_tensors_of_the_published_form_are_checked(digits):
     with pytest.raises(ConfigError, match="made for 10 tensors, and the model has 4"):
         accuracy(methods.adaptive_clipping(**SMALL, form="paper"), digits)
@@ -187,9 +195,21 @@ def test_bad_settings_are_refused(name):
             preset(**settings)
     with pytest.raises(ConfigError, match="twice"):
         preset(noise=1, epochs=1, steps=1)
-    if name not in ("encode_denoise",):
-        with pytest.raises(ConfigError):
-            preset(form="paper", epsilon=1, noise=1)
+    with pytest.raises(ConfigError, match="give one of them"):
+        preset(form="paper", epsilon=1, noise=1)
+    with pytest.raises(ConfigError):
+        preset(form="paper", noise=-1)
+
+
+@pytest.mark.parametrize("law", ["student", StudentT, StudentT(9, 2.0), Gaussian(1.0)])
+def test_a_law_is_a_noise_without_a_scale(law):
+    with pytest.raises(ConfigError, match="law is"):
+        methods.encode_denoise(noise=1.0, law=law)
+
+
+def test_limits_of_a_certificate_need_one():
+    with pytest.raises(ConfigError, match="certified=True"):
+        methods.belu(noise=1.0, input_norm=2.0)
 
 
 def test_an_unknown_variant_is_refused():

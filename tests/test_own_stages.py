@@ -252,3 +252,112 @@ def test_a_filter_over_steps_is_resumed_where_it_was():
     assert not torch.allclose(run(fresh, started, 2), whole)  # so that the comparison could fail
     with pytest.raises(PrivacyError, match="does not fit"):
         resumed.load_state_dict({**state, "denoise": {"nonsense": 1.0}})
+
+
+def test_a_question_with_several_members_is_cut_as_one():
+    class Two(Longest):
+        def ask(self, norms, state):
+            many = sum(norms.values()).sqrt() * 1e6 + 1
+            return {"one": many, "other": many}
+
+        def learn(self, answers, state):
+            seen.append(math.hypot(float(answers["one"]), float(answers["other"])))
+            return state
+
+        def contract(self, layout, state):
+            gradients = one_block(layout, state["norm"])
+            question = replace(gradients.blocks[0], members=("one", "other"), norm=0.5, size=2, share=0.1)
+            return replace(gradients, blocks=(*gradients.blocks, question))
+
+    seen = []
+    model = nn.Linear(5, 3)
+    private = attach(model, replace(plan(Two(), Gaussian(0.0), steps=1), sampling=Poisson(rate=1.0, batch_size=1)))
+    for x, y in private.batches((torch.randn(7, 5), torch.zeros(7, dtype=torch.long))):
+        private.backward(F.cross_entropy(model(x), y, reduction="none"))
+    assert seen == [pytest.approx(7 * 0.5)]
+
+
+def test_what_cannot_work_is_refused_before_a_step_is_counted():
+    class Mute(Longest):
+        learn = None
+
+        def __getattribute__(self, name):
+            if name == "learn":
+                raise AttributeError(name)
+            return super().__getattribute__(name)
+
+    with pytest.raises(ConfigError, match="give it learn"):
+        plan(Mute(), Gaussian(1.0))
+
+    class Asks(SignOfEach):
+        def ask(self, norms, state):
+            return {}
+
+        def learn(self, answers, state):
+            return state
+
+    with pytest.raises(ConfigError, match="needs 'norms'"):
+        plan(Asks(), Gaussian(1.0))
+
+    class Forgetful(Normalise):
+        def contract(self, layout, state):
+            return one_block(replace(layout, names=layout.names[1:], shapes=layout.shapes[1:]), self.norm)
+
+    with pytest.raises(ConfigError, match=r"each parameter once; look at '0\.weight'"):
+        train(plan(Forgetful(), Gaussian(1.0)))
+
+    class Greedy(Longest):
+        def contract(self, layout, state):
+            made = super().contract(layout, state)
+            return replace(made, blocks=(made.blocks[0], replace(made.blocks[1], share=1.0)))
+
+    with pytest.raises(ConfigError, match="whole budget"):
+        train(plan(Greedy(), Gaussian(1.0)))
+
+    class Lazy(Bell):
+        def sample(self, out, scale, source):
+            return scale * self.draw(len(out), source)
+
+    with pytest.raises(PrivacyError, match="did not fill"):
+        train(plan(Clip(1.0), Lazy(1.0)))
+
+    class Wrong(Halved):
+        def apply(self, released, noise, state):
+            return {"other": torch.zeros(1)}, None
+
+    with pytest.raises(PrivacyError, match="other parameters"):
+        train(plan(Clip(1.0), Gaussian(1.0), Wrong()))
+
+
+def test_a_fixed_seed_is_remembered_by_ledger_and_checkpoint(tmp_path):
+    def begin(seed, ledger):
+        torch.manual_seed(0)
+        model = nn.Linear(5, 3)
+        return model, attach(model, plan(Clip(1.0), Gaussian(1.0), steps=4), ledger, seed=seed)
+
+    rows = torch.randn(60, 5), torch.randint(3, (60,))
+    model, private = begin(7, tmp_path / "ledger.jsonl")
+    for x, y in private.batches(rows, steps=2):
+        private.backward(F.cross_entropy(model(x), y, reduction="none"))
+    state = private.state_dict()
+    assert not private.guarantee().sound
+    private.detach()
+    assert not verify(tmp_path / "ledger.jsonl").runs[0].guarantee.sound
+    _, again = begin(None, tmp_path / "ledger.jsonl")
+    assert not again.guarantee().sound
+    again.detach()
+    _, elsewhere = begin(None, None)  # the ledger is lost, the checkpoint is not
+    assert elsewhere.guarantee().sound
+    elsewhere.load_state_dict(state)
+    assert not elsewhere.guarantee().sound
+
+
+def test_steps_without_preflight_stay_unprobed(tmp_path):
+    rows = torch.randn(60, 5), torch.randint(3, (60,))
+    model = nn.Linear(5, 3)
+    for preflight in (False, True):
+        private = attach(model, plan(Clip(1.0), Gaussian(1.0), steps=4), tmp_path / "ledger.jsonl", preflight=preflight)
+        for x, y in private.batches(rows, steps=2):
+            private.backward(F.cross_entropy(model(x), y, reduction="none"))
+        private.detach()
+    assert "some steps were made without preflight" in str(private.guarantee())

@@ -12,6 +12,7 @@ from discreet import (
     BudgetExhausted,
     Clip,
     ConfigError,
+    Encode,
     Gaussian,
     Ledger,
     Mechanism,
@@ -194,3 +195,22 @@ def test_learning_rates_grow_with_the_batch():
     assert plan().learning_rate(0.1, 5) == pytest.approx(0.2)
     with pytest.raises(ConfigError):
         plan().learning_rate(0, 5)
+
+
+def test_claims_follow_the_schedule():
+    half = replace(plan(steps=100, schedule=(0.5, 0.5)), mechanism=Mechanism(Encode(size=3), Gaussian(2.0)))
+    flat = replace(plan(steps=100, schedule=()), mechanism=Mechanism(Encode(size=3), Gaussian(1.0)))
+    assert half.guarantee().claims[0].epsilon == pytest.approx(flat.guarantee().claims[0].epsilon)
+
+
+def test_torn_lines_of_a_schedule_are_taken_off_where_they_were_counted(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    ledger = Ledger(path, dataset="d", epsilon=1e4, delta=1e-5, reserve=3)
+    private = attach(model := nn.Linear(200, 20), plan(steps=6, schedule=(1.0, 2.0, 3.0)), ledger)
+    train(private, model, steps=1)
+    for _ in range(3):
+        with path.open("ab") as file:
+            file.write(b'{"at": "20')
+        ledger.query("something", Phase(1.0, 50.0, 1))
+    assert private.guarantee().epsilon > 0
+    assert private.spent > 0

@@ -19,7 +19,7 @@ import os
 import secrets
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -36,6 +36,9 @@ from discreet.plan import Plan
 FORMAT = "discreet-ledger/1"
 _PACKAGES = ("discreet", "torch", "numpy", "scipy", "dp-accounting", "cryptography")
 _LONGEST = 1 << 24  # bytes a line may have
+SEEDED = Condition(
+    "noise and sampling came from a fixed seed, so whoever knows it can take the noise off again", "broken"
+)
 
 
 @dataclass(frozen=True)
@@ -106,6 +109,8 @@ class Run:
     recovered: int = 0
     last: int = 0  # the last step that raised the number of participations
     cheapened: bool = False  # whether a line counts less than its steps cost
+    seeded: bool = False  # whether a release's noise came from a known seed
+    unprobed: bool = False  # whether a release was made before anything was probed
 
     @property
     def stretches(self) -> list[tuple[int, float]]:
@@ -201,6 +206,10 @@ class Content:
                 raise PrivacyError("it counts fewer participations than its steps bring")
             run.count(float(content["rate"]), float(content["multiplier"]), taken, count)
             run.recovered += bool(content.get("recovered"))
+            run.seeded |= bool(content.get("seeded"))
+            run.unprobed |= bool(content.get("unprobed"))
+            if run.seeded and SEEDED not in self.broken:
+                self.broken = *self.broken, SEEDED
         elif kind == "run":
             if content["run"] in self.runs or (self.runs and self.dataset is None):
                 raise PrivacyError("it opens a second run in a file that holds one")
@@ -512,9 +521,18 @@ class Account:
     @property
     def phases(self) -> tuple[Phase, ...]:
         """The releases that were made, equal ones in a row counted together."""
-        *others, last = self._run.spent or [self._run.one]
         ahead = self._run.participations - self._taken
-        return (*others, replace(last, steps=last.steps - ahead)) if self._run.spent else ()
+        made: list[Phase] = []
+        for phase in reversed(self._run.spent):  # what is counted ahead was counted last
+            taken = min(ahead, phase.steps)
+            ahead -= taken
+            made.insert(0, replace(phase, steps=phase.steps - taken))
+        return tuple(made)
+
+    @property
+    def unprobed(self) -> bool:
+        """Whether some release of this run was made before anything was probed."""
+        return self._run.unprobed
 
     @property
     def queries(self) -> tuple[Phase, ...]:
@@ -549,30 +567,29 @@ class Account:
         each unit only once in several steps.
         """
         if self._ahead == 0:
-            first = max(self._spent, self._run.released)
-            count = max(1, min(self._reserve, self._plan.steps - first, self._run.stretch(first)[0]))
-            self._write(count, possible(count), **notes)
+            with self._held():
+                first = max(self._spent, self._run.released)
+                count = max(1, min(self._reserve, self._plan.steps - first, self._run.stretch(first)[0]))
+                self._append(count, possible(count), **notes)
             self._ahead = count
         self._taken += possible(1)
         self._ahead -= 1
         self._spent += 1
 
-    def restore(self, released: int, participations: int) -> None:
+    def restore(self, released: int, participations: int, **notes: Any) -> None:
         """Count releases that a checkpoint knows of and this ledger does not, in one line."""
         # what was reserved is spent
         self._spent, self._taken, self._ahead = self._run.released, self._run.participations, 0
         missing = released - self._spent
         if missing > 0:
             taken = max(0, participations - self._taken)
-            self._write(missing, taken, restored=True)
+            with self._held():
+                self._append(missing, taken, restored=True, **notes)
             self._spent, self._taken, self._ahead = released, self._taken + taken, 0
 
-    def _write(self, count: int, participations: int, **notes: Any) -> None:
-        if self._shared:
-            with self._book.locked():
-                self._append(count, participations, **notes)
-        else:
-            self._append(count, participations, **notes)
+    def _held(self) -> AbstractContextManager[None]:
+        """The file, with what others have added read: one's own is held anyway."""
+        return self._book.locked() if self._shared else nullcontext()
 
     def _append(self, count: int, participations: int, **notes: Any) -> None:
         if self._run.released + count > self._plan.steps:  # counted by somebody else's recovery, or restored
@@ -607,7 +624,12 @@ def _opening(plan: Plan, layout: Layout) -> dict[str, Any]:
         "parameters": [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)],
         "versions": {name: _version(name) for name in _PACKAGES},
     }
-    return json.loads(json.dumps(content))
+    try:
+        return json.loads(json.dumps(content))
+    except TypeError as error:
+        raise ConfigError(
+            f"the plan's stages cannot be written down: {error}; give them settings of plain values."
+        ) from error
 
 
 def steps_in_a_pass(plan: Plan) -> int:

@@ -125,6 +125,10 @@ class Mechanism:
                 f"{self.bound!r} never sees one example's gradient, so there are no microbatches and no exact sums."
             )
         if hasattr(self.bound, "ask"):
+            if self.bound.needs != "norms" or not hasattr(self.bound, "learn"):
+                raise ConfigError(
+                    f"{self.bound!r} asks; then it needs 'norms', and learns: give it learn(answers, state)."
+                )
             if not self.noise.law.gaussian or self.noise.absolute is not None:
                 raise ConfigError(
                     f"{self.bound!r} also asks something of each batch, for which noise is set aside: use "

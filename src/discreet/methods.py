@@ -77,6 +77,8 @@ def tanh_filter(
     True
     """
     length = _Length(epochs, steps, usual=60)
+    if variant not in ("radial", "clipped", "scaled"):
+        raise ConfigError(f"variant is {variant!r}; it must be one of radial, clipped, scaled.")
     if _published(form):
         accounted = Poisson(examples=examples, batch_size=batch_size)
         found = _noise_of_paper(accounted, length, delta, noise, epsilon, usual=1.1)
@@ -87,8 +89,6 @@ def tanh_filter(
         "clipped": lambda: Tanh(c, k, clip=norm),
         "scaled": lambda: ScaledTanh(norm, k),
     }
-    if variant not in bounds:
-        raise ConfigError(f"variant is {variant!r}; it must be one of {', '.join(bounds)}.")
     sampling = Poisson(examples=examples, batch_size=batch_size)
     return _solved(sampling, bounds[variant](), Gaussian(noise), length, delta, epsilon, noise)
 
@@ -121,6 +121,8 @@ def belu(
     """
     length = _Length(epochs, steps, usual=10)
     sampling = Poisson(examples=examples, batch_size=batch_size)
+    if not certified and form == "sound" and (input_norm is not None or weight_norm is not None):
+        raise ConfigError("input_norm and weight_norm are of the certificate; say certified=True, or leave them out.")
     if _published(form):
         found = _noise_of_paper(sampling, length, delta, noise, epsilon, usual=1.0)
         shape = BoundedNetwork.of_widths(
@@ -165,8 +167,14 @@ def adaptive_clipping(
     delta = whole("examples", examples, least=2) ** -1.1 if delta is None else delta
     sampling = Poisson(examples=examples, batch_size=batch_size)
     if _published(form):
-        found = _noise_of_paper(sampling, length, delta, noise, epsilon, usual=0.725)
-        part = AdaptiveClip.share_of(found, positive("question_noise", question_noise))
+        positive("question_noise", question_noise)
+        count = whole("tensors", tensors, least=1)
+
+        def summed(found: float) -> list[float]:  # each tensor and each question as if it had a batch of its own
+            return [found] * count + [question_noise] * count
+
+        found = _noise_of_paper(sampling, length, delta, noise, epsilon, usual=0.725, queries=summed)
+        part = AdaptiveClip.share_of(found, question_noise)
         bound = AdaptiveClip(norm, "mean", per_layer=True, factor=1.1, share=part, tensors=tensors)
         together = found * math.sqrt((1 - part) / tensors)
         return length.plan(sampling, Mechanism(bound, Gaussian(together), "each"), delta)
@@ -196,18 +204,27 @@ def encode_denoise(
     `law` is the noise's family, Student-t with 9 degrees of freedom unless another is given, and `denoise` what is
     done afterwards, the paper's Kolmogorov-Smirnov rule unless another is given (sound: rescaled, so that learning
     rates keep their meaning). With the number of `parameters` known, other noise than Gaussian is accounted exactly,
-    and less of it is needed. Sound has one envelope; as published (`form="paper"`) there are 20, drawn at random, for a
-    network of 26,010 parameters, and the rule is not rescaled.
+    and less of it is needed. Sound has one envelope. As published (`form="paper"`) they are drawn at random, 20 unless
+    `envelopes` says otherwise (the paper has 1000, which are as alike as 20), for a network of 26,010 parameters, and
+    the rule is not rescaled.
     """
     length = _Length(epochs, steps, usual=60)
     sampling = Poisson(examples=examples, batch_size=batch_size)
     family = StudentT(9) if law is None else law
+    if isinstance(family, type) or not hasattr(family, "scaled"):
+        raise ConfigError(f"law is {law!r}; give a noise, as Gaussian() or StudentT(9).")
+    if family.scale is not None:
+        raise ConfigError(f"law is {law!r}, which has a scale of its own; give that as noise=.")
     if _published(form):
-        found = 1.0 if noise is None else noise
-        bound = Encode(norm, encoder, envelopes=20 if envelopes is None else envelopes, size=parameters or 26_010)
+        # the product's Rényi divergences are those of a Gaussian of the same Fisher information, to 0.1 %
+        root = math.sqrt(family.law.fisher)
+        usual = 1.0 / root
+        scaled = None if noise is None else noise / root
+        found = root * _noise_of_paper(sampling, length, delta, scaled, epsilon, usual=usual)
+        size = 26_010 if parameters is None else parameters
+        bound = Encode(norm, encoder, envelopes=20 if envelopes is None else envelopes, size=size)
         after = KolmogorovSmirnov() if denoise is None else denoise
-        plan = length.plan(sampling, Mechanism(bound, family.scaled(found), denoise=after), delta)
-        return plan if epsilon is None else calibrate(plan, epsilon)
+        return length.plan(sampling, Mechanism(bound, family.scaled(found), denoise=after), delta)
     bound = Encode(norm, encoder, envelopes=1 if envelopes is None else envelopes, size=parameters)
     after = KolmogorovSmirnov(rescale=True) if denoise is None else denoise
     start = family if noise is None else family.scaled(noise)
@@ -254,12 +271,19 @@ def _solved(
 
 
 def _noise_of_paper(
-    sampling: Poisson, length: _Length, delta: float, noise: float | None, epsilon: float | None, *, usual: float
+    sampling: Poisson,
+    length: _Length,
+    delta: float,
+    noise: float | None,
+    epsilon: float | None,
+    *,
+    usual: float,
+    queries: Callable[[float], list[float]] = lambda found: [found],
 ) -> float:
     """The noise that is given or usual, or that at which the papers' accounting says epsilon: Rényi divergences of
-    Poisson samples, as if the sensitivity were 1, and Mironov's conversion."""
+    Poisson samples, as if the sensitivity were 1, added up over `queries`, and Mironov's conversion."""
     if epsilon is None:
-        return usual if noise is None else noise
+        return usual if noise is None else positive("noise", noise)
     if noise is not None:
         raise ConfigError(f"epsilon={epsilon!r} and noise={noise!r}: give one of them.")
     from scipy.optimize import brentq
@@ -270,8 +294,8 @@ def _noise_of_paper(
     rate, target = sampling.contract().rate, positive("epsilon", epsilon)
 
     def excess(log_noise: float) -> float:
-        phase = Phase(rate, math.exp(log_noise), steps)
-        return rdp.classic(rdp.divergences([phase]), rdp.ORDERS, delta) - target
+        phases = [Phase(rate, multiplier, steps) for multiplier in queries(math.exp(log_noise))]
+        return rdp.classic(rdp.divergences(phases), rdp.ORDERS, delta) - target
 
     low, high = math.log(0.05), math.log(1e4)
     if not excess(high) <= 0 <= excess(low):

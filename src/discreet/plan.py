@@ -274,8 +274,12 @@ def _claims(plan: Plan, layout: Layout | None) -> tuple[Claim, ...]:
     contract, said = plan.mechanism.contract_for(layout), getattr(plan.mechanism.bound, "claims", None)
     if contract is None or said is None or plan.steps == 0 or not plan.mechanism.noise.solved:
         return ()
-    found = said(plan.phase(layout), contract, plan.mechanism.scales(contract))
-    return tuple(Claim(c.source, _as_claimed(c.phases, plan.delta), c.verdict, c.reason) for c in found)
+    scales, claims = plan.mechanism.scales(contract), []
+    stretches = [(phase, factor) for phase, (_, factor) in zip(plan.phases(layout), plan.stretches, strict=True)]
+    for several in zip(*(said(p, contract, tuple(f * s for s in scales)) for p, f in stretches), strict=True):
+        epsilon = _as_claimed([phase for claimed in several for phase in claimed.phases], plan.delta)
+        claims.append(Claim(several[0].source, epsilon, several[0].verdict, several[0].reason))
+    return tuple(claims)
 
 
 def _as_claimed(phases: Sequence[Phase], delta: float) -> float:

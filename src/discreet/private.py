@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
-from discreet.accounting import cost
+from discreet.accounting import cost, cost_for_search
 from discreet.accounting.guarantee import Condition, Guarantee
 from discreet.contracts import GRID, Layout, asked
 from discreet.denoise import Added
@@ -25,7 +25,7 @@ from discreet.gradients.engine import UnitGradients
 from discreet.gradients.graph import now
 from discreet.gradients.slots import Slots
 from discreet.gradients.uses import parts
-from discreet.ledger import Account, Ledger
+from discreet.ledger import SEEDED, Account, Ledger
 from discreet.loading import Collate, Draw, PaddedCollate, length_of, load
 from discreet.noise.discrete import LARGEST
 from discreet.noise.source import Root
@@ -101,9 +101,13 @@ class Private:
         if size > 1:
             self._divisor = max(1, round(plan.sampling.batch_size / size))
             self._slots = Slots(self._parameters, self._divisor, size)
+        self._gate: Any = None
         try:
             self._check_budget()
+            self._check_contract()
             self._check_noise()
+            if self._bound.needs == "outputs":
+                self._gate = self._bound.install(model)
         except BaseException:
             self._ledger.close()
             raise
@@ -116,7 +120,6 @@ class Private:
         _ATTACHED.update({id(p): p for p in self._parameters.values()})
         self._probes = _Probes(model) if preflight else None
         self._guards = [p.register_post_accumulate_grad_hook(_refuse_plain) for p in self._parameters.values()]
-        self._gate: Any = self._bound.install(model) if self._bound.needs == "outputs" else None
 
     def _make_sums(self) -> Sums:
         """Where the bounded sums are kept: of the gradients, and of what the bound asks beside them."""
@@ -126,7 +129,12 @@ class Private:
             return WholeSums(self._parameters, contract)
         like: dict[str, Tensor] = dict(self._parameters)
         first = next(iter(self._parameters.values()))
-        more = {name: first.new_zeros(block.size) for block in asked(contract) for name in block.members}
+        more: dict[str, Tensor] = {}
+        for block in asked(contract):
+            size, rest = divmod(block.size, len(block.members))
+            if rest:
+                raise ConfigError(f"a question of size {block.size} has {len(block.members)} members of unequal size.")
+            more.update({name: first.new_zeros(size) for name in block.members})
         self._asked = list(more)
         return FloatSums({name: t.detach() for name, t in (like | more).items()})
 
@@ -385,11 +393,11 @@ class Private:
         """Add what the bound asks of each unit, cut to the norm its contract gives."""
         assert isinstance(self._sums, FloatSums)
         for block in asked(self._bound.contract(self._layout, self._state)):
-            for name in block.members:
-                rows = answers[name].reshape(len(answers[name]), -1)
-                rows = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
-                short = (block.norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True)).clamp(max=1.0)
-                self._sums.add({name: (rows * short).sum(0)})
+            rows = torch.cat([answers[name].reshape(len(answers[name]), -1) for name in block.members], 1)
+            rows = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
+            short = (block.norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True)).clamp(max=1.0)
+            pieces = (rows * short).sum(0).split(block.size // len(block.members))
+            self._sums.add(dict(zip(block.members, pieces, strict=True)))
 
     def _add_elements(self, gradients: UnitGradients, sound: Tensor | None) -> None:
         """Bound the gradients themselves, a few units at a time, and add them."""
@@ -410,6 +418,11 @@ class Private:
                 self._probes.bounded = True
             self._sums.add_rows(bounded, self._columns)
 
+    def _notes(self) -> dict[str, bool]:
+        """What a release's line says of how it was made, if there is anything to say."""
+        replayed = self._probes is not None and self._probes.replayed
+        return ({"seeded": True} if self._root.seeded else {}) | ({} if replayed else {"unprobed": True})
+
     def _refuse_strangers(self, strangers: Sequence[Tensor]) -> None:
         current = {id(p): name for name, p in self._model.named_parameters()}
         for tensor in strangers:
@@ -425,7 +438,7 @@ class Private:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
         factor = self.plan.noise_factor(self.released)
         stream = self._root.stream("noise", self.released)  # the count goes up before the noise is drawn: never twice
-        self._ledger.spend(self._participations)
+        self._ledger.spend(self._participations, **self._notes())
         mechanism = self.plan.mechanism
         contract = mechanism.contract(self._layout, self._state)
         scales: dict[str, float] = {}
@@ -437,6 +450,8 @@ class Private:
             law: Any = mechanism.noise.law
             added = Added(law, {name: scales[name] for name in released})
             denoised, self._denoised = mechanism.denoise.apply(released, added, self._denoised)
+            if {n: t.shape for n, t in denoised.items()} != {n: t.shape for n, t in released.items()}:
+                raise PrivacyError(f"{mechanism.denoise!r} returned other parameters or shapes than it was given.")
             released = dict(denoised)
         for name, gradient in released.items():
             parameter = self._parameters[name]
@@ -463,21 +478,36 @@ class Private:
             *proven.conditions,
             *self._ledger.conditions,
             *self._isolation(),
-            Condition("the losses were computed from the rows that were handed out, one for each", "assumed"),
+            Condition(
+                "the losses were computed from the rows that were handed out, each from its own row's outputs alone, "
+                "also where no gradient shows it",
+                "assumed",
+            ),
         ]
-        if self._root.seeded:
-            text = "noise and sampling came from a fixed seed, so whoever knows it can take the noise off again"
-            conditions.insert(0, Condition(text, "broken"))
+        if self._root.seeded and SEEDED not in conditions:
+            conditions.insert(0, SEEDED)
         made = [*spent, *self._ledger.queries]
         so_far = cost(made, self.plan.delta, self.plan.tuning).epsilon if remaining else None
         return replace(proven, conditions=tuple(conditions), released=self.released, so_far=so_far)
 
+    @property
+    def spent(self) -> float:
+        """The epsilon of the releases made so far, for a progress line: what is proven is the guarantee."""
+        return cost_for_search([*self._ledger.phases, *self._ledger.queries], self.plan.delta, self.plan.tuning).epsilon
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What an adaptive bound has learned from noisy answers: it has been released, and may be logged."""
+        return {"bound": self._state} if self._asked else {}
+
     def _isolation(self) -> tuple[Condition, ...]:
         """What is known of examples not mixing."""
         seen = "no example's loss depends on another example, probed by reweighting the losses"
-        if self._probes is not None and self._probes.replayed:
+        earlier = self._ledger.unprobed
+        if self._probes is not None and self._probes.replayed and not earlier:
             return (Condition(f"{seen} and by replaying the model with one row replaced", "checked"),)
         why = "preflight was turned off" if self._probes is None else "the model could not be replayed"
+        why = "some steps were made without preflight" if earlier and self._probes is not None else why
         hidden = f"nothing that carries no gradient mixes examples or is kept from batch to batch ({why})"
         return Condition(seen, "checked"), Condition(hidden, "assumed")
 
@@ -496,6 +526,7 @@ class Private:
             "released": self.released,
             "participations": self._ledger.participations,
             "ledger": self._ledger.head if self._on_disk else "",
+            "seeded": self._root.seeded or SEEDED in self._ledger.conditions,
             **({"bound": self._state} if self._asked else {}),
             **({} if self._denoised is None else {"denoise": self._denoised}),
         }
@@ -514,10 +545,9 @@ class Private:
                 "the ledger lacks a line that the checkpoint knows of: it was cut short, replaced or is another run's. "
                 "Attach with the ledger the checkpoint was made with."
             )
-        remembered = self._denoised.keys() if isinstance(self._denoised, dict) else None
         fits = {
             "bound": _alike(state.get("bound"), self._state if self._asked else None),
-            "denoise": remembered is None or getattr(state.get("denoise"), "keys", dict)() == remembered,
+            "denoise": self._fits(state.get("denoise"), self._denoised),
         }
         for key in (key for key, fine in fits.items() if not fine):
             raise PrivacyError(f"the state's {key!r} does not fit the plan's stage; load it as it was saved.")
@@ -525,6 +555,17 @@ class Private:
         if not all(0 < norm < np.inf for norm in norms):
             raise PrivacyError("the state's 'bound' does not fit the plan's stage: a norm in it is not positive.")
         return released, taken
+
+    def _fits(self, found: Any, own: Any) -> bool:
+        """Whether a saved state can be a denoiser's: its keys, and tensors of the parameters' shapes by their names."""
+        if not isinstance(own, dict):
+            return found is None or own is not None
+        if not isinstance(found, dict) or (own and found.keys() != own.keys()):
+            return False
+        shapes = {name: p.shape for name, p in self._parameters.items()}
+        tables = [found, *(v for v in found.values() if isinstance(v, dict))]
+        named = [(k, v) for table in tables for k, v in table.items() if k in shapes and isinstance(v, Tensor)]
+        return all(tensor.shape == shapes[name] for name, tensor in named)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint of the same plan.
@@ -534,7 +575,7 @@ class Private:
         """
         released, taken = self.check_state_dict(state)
         self._begin()
-        self._ledger.restore(released, taken)
+        self._ledger.restore(released, taken, **({"seeded": True} if state.get("seeded") else {}))
         self._begun = self._ledger.released
         if self._asked:
             self._state = state["bound"]
@@ -577,6 +618,15 @@ class Private:
     def _probed(self, step: int) -> bool:
         """Whether isolation is probed again at a step: at 0, 1, 2, 4, 8, ... and at one in 64 others, in secret."""
         return step & (step - 1) == 0 or self._root.stream("probe", step).octets(1)[0] < 4
+
+    def _check_contract(self) -> None:
+        """Refuse a contract that leaves a parameter out or a noise that cannot be split, before anything is counted."""
+        contract = self.plan.mechanism.contract(self._layout, self._state)
+        self.plan.mechanism.scales(contract)
+        bounded = [name for block in contract.blocks if not block.share for name in block.members]
+        if sorted(bounded) != sorted(self._layout.names):
+            odd = sorted(set(bounded) ^ set(self._layout.names)) or sorted(bounded)
+            raise ConfigError(f"the contract of {self._bound!r} must have each parameter once; look at {odd[0]!r}.")
 
     def _check_noise(self) -> None:
         """Refuse noise that exact arithmetic could not draw, before anything is counted."""
@@ -697,6 +747,8 @@ def _alike(found: Any, own: Any) -> bool:
     """Whether a saved value has the form of one's own: the same keys, names and shapes, and finite numbers."""
     if isinstance(own, Mapping):
         return isinstance(found, Mapping) and set(found) == set(own) and all(_alike(found[k], own[k]) for k in own)
+    if isinstance(own, (list, tuple)) and not own:
+        return isinstance(found, (list, tuple))
     if isinstance(own, (list, tuple)):
         same = isinstance(found, (list, tuple)) and len(found) == len(own)
         return same and all(_alike(f, o) for f, o in zip(found, own, strict=True))
@@ -704,7 +756,7 @@ def _alike(found: Any, own: Any) -> bool:
         return isinstance(found, Tensor) and (found.shape, found.dtype) == (own.shape, own.dtype)
     if isinstance(own, (bool, str)) or own is None:
         return type(found) is type(own) and found == own
-    return isinstance(found, (int, float)) and not isinstance(found, bool) and np.isfinite(found)
+    return isinstance(found, (int, float)) and not isinstance(found, bool) and abs(found) < 1e300
 
 
 def _columns(layout: Layout) -> dict[str, tuple[int, int]]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from discreet.contracts import GRID, Contract
+from discreet.errors import PrivacyError
 from discreet.gradients.engine import UnitGradients
 from discreet.gradients.uses import parts
 from discreet.mechanism import Noise
@@ -78,9 +79,11 @@ class FloatSums:
         found: dict[str, Tensor] = {}
         for key, names in self._groups.items():
             flat = self._flats[key]
-            drawn = torch.empty(flat.shape, dtype=flat.dtype)
+            drawn = torch.full(flat.shape, torch.nan, dtype=flat.dtype)
             for start, stop, scale in self._stretches(names, scales):
                 noise.sample(drawn[start:stop], scale, source)
+            if bool(drawn.sum().isnan()):
+                raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
             found.update(self._split(drawn.to(flat.device).add_(flat), names))
         self.clear()
         return found
@@ -109,7 +112,8 @@ class WholeSums:
         size = 8 * sum(self._like[n].numel() for n in gradients.uses)
         for start, stop in parts(gradients.units, size):
             each = gradients.each(start, stop)
-            self._add({n: g.flatten(1).double() * weights[n][start:stop, None].double() for n, g in each.items()})
+            rows = {n: g.reshape(stop - start, -1).double() for n, g in each.items()}
+            self._add({n: g * weights[n][start:stop, None].double() for n, g in rows.items()})
 
     def add_rows(self, rows: Tensor, columns: Columns) -> None:
         """Round contributions, one a row, to the grid and add them; `columns` are those of each tensor."""

@@ -90,7 +90,14 @@ def verify(
         runs = tuple(_run(name, run, content, bool(torn), stages) for name, run in content.runs.items())
         total = None
         if dataset is not None:
-            total = guarantee(content.horizon(), float(dataset["delta"]), conditions=content.broken)
+            unknown = () if all(r.follows_from_its_plan for r in runs) else (Condition(_UNKNOWN, "broken"),)
+            units = {r.guarantee.unit for r in runs}
+            total = guarantee(
+                content.horizon(),
+                float(dataset["delta"]),
+                unit=units.pop() if len(units) == 1 else "example",
+                conditions=(*content.broken, *unknown),
+            )
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PrivacyError(f"{file} describes a run that cannot be: {error}") from error
     if total is not None and dataset is not None and total.epsilon > float(dataset["epsilon"]):

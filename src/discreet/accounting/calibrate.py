@@ -27,7 +27,8 @@ def calibrate(
     Guarantee: the returned plan's epsilon does not exceed `epsilon`, and `plan.epsilon` is set to it as a hard
     limit. The multiplier is within 0.1 % of the smallest that fits; steps and batch size are the largest whole
     numbers that fit, the other two being as the plan says. With `group` it is the epsilon of groups of so many units.
-    `beside` are other releases on the same data, which count too: a private covariance, say.
+    `beside` are other releases on the same data, which count too: a private covariance, say. They are planned here, and
+    are counted when they are made (Ledger.query).
 
     >>> from discreet import Clip, Gaussian, Mechanism, Plan, Poisson
     >>> sampling, mechanism = Poisson(examples=60_000, batch_size=256), Mechanism(Clip(1.0), Gaussian())

@@ -61,8 +61,11 @@ class AdaptiveClip:
                 raise ConfigError(f"AdaptiveClip's {name} is {getattr(self, name)!r}; it must be between 0 and 1.")
         if self.tensors is not None:
             whole("AdaptiveClip's tensors", self.tensors, least=1)
-        if self.least > _LARGEST:
-            raise ConfigError(f"AdaptiveClip's least is {self.least!r}; it must be at most {_LARGEST:g}.")
+        for norm in self.norm.values() if isinstance(self.norm, Mapping) else (self.norm,):
+            if not self.least <= norm <= _LARGEST:
+                raise ConfigError(
+                    f"AdaptiveClip starts at the norm {norm:g}; it must be from least ({self.least:g}) to {_LARGEST:g}."
+                )
 
     @staticmethod
     def share_of(noise: float, question: float) -> float:

@@ -101,8 +101,8 @@ class BoundedNetwork:
         >>> round(norm_of(bound.contract(bound.layout, None)), 1)
         81.3
         """
-        if len(widths) < 2:
-            raise ConfigError(f"the widths are {tuple(widths)!r}; a network has at least two, inputs and outputs.")
+        if not isinstance(widths, Sequence) or len(widths) < 2:
+            raise ConfigError(f"the widths are {widths!r}; a network has at least two, inputs and outputs.")
         stages = belu_stages(widths, alpha, beta, [str(2 * i) for i in range(len(widths) - 1)])
         if settings.get("loss", cls.loss) != "cross-entropy":
             stages = *stages, belu_activation(alpha, beta)
@@ -252,6 +252,11 @@ def read_network(model: "nn.Module") -> tuple[tuple[Any, ...], ...]:
         parameter = parameters[name]
         if not parameter.requires_grad or not parameter.is_floating_point():
             raise ConfigError(f"parameter {name!r} is frozen or not real; all of a bounded network is trained.")
+        if parameter.element_size() < 4:
+            raise ConfigError(
+                f"parameter {name!r} is {parameter.dtype}, in which the whole batch would be summed and rounded; use "
+                "float32 or float64 for a bounded network."
+            )
         if bool(parameter._backward_hooks):
             raise ConfigError(f"parameter {name!r} has a gradient hook, which nothing bounds; remove it.")
     return tuple(_plain(stage) for stage in stages)

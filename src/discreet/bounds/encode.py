@@ -87,7 +87,8 @@ class Encode:
         low, high = (0, 1) if np.little_endian else (1, 0)
         order, envelope = halves[:, low], envelopes[0]
         if len(envelopes) > 1:
-            envelope = envelopes[(envelopes @ halves[:, high].copy().view(np.float32)).argmax()]
+            with np.errstate(over="ignore", invalid="ignore"):  # a warning would tell of the data
+                envelope = envelopes[(envelopes @ halves[:, high].copy().view(np.float32)).argmax()]
         limit = np.empty_like(row)
         limit[order] = envelope
         if self.encoder == "nearest":

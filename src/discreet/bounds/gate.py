@@ -5,11 +5,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch.autograd.graph import disable_saved_tensors_hooks
+from torch.nn.modules import module as module_hooks
+
 from discreet.bounds.bounded_network import BoundedNetwork, Projection, class_of, read_network, walk_modules
 from discreet.errors import ConfigError, PrivacyError
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+_GLOBAL_HOOKS = (
+    "_global_forward_hooks",
+    "_global_forward_pre_hooks",
+    "_global_backward_hooks",
+    "_global_backward_pre_hooks",
+)
 
 
 class Gate:
@@ -49,7 +60,7 @@ class Gate:
         """Forget the outputs of earlier forward passes."""
         from discreet.gradients.graph import now
 
-        self._pass, self.inputs = None, None
+        self._pass, self.inputs, self.running = None, None, False
         self._passes, self._since = 0, now()
 
     def remove(self) -> None:
@@ -73,9 +84,15 @@ class Gate:
     def _sums(self, losses: "Tensor", units: int) -> "dict[str, Tensor]":
         parameters = dict(self._model.named_parameters())
         if not losses.requires_grad:
-            return _zeros(parameters)
+            raise PrivacyError(
+                "the losses carry no gradient, so there is nothing to learn from; call the model with gradients on."
+            )
         kept = self._check_pass(losses, units)
-        self._check_premises()
+        self.check_network()
+        if not self._begin.unchanged(self._model):
+            raise PrivacyError(
+                "the weights changed between the forward pass and the backward pass; step the optimizer after it."
+            )
         rows = self._rows(losses, kept.leaf, parameters)
         finite = losses.detach().isfinite() & kept.output.detach().isfinite().all(1)
         rows = _cut(rows.where(finite[:, None], 0.0), self._head_norm)
@@ -100,18 +117,28 @@ class Gate:
             raise PrivacyError("gradients are off (torch.no_grad); turn them on to take a private step.")
         return kept
 
-    def _check_premises(self) -> None:
-        """The network is still the one the certificate is about, with the weights of the forward pass."""
+    def check_network(self) -> None:
+        """The network is still the one the certificate is about, and nobody listens in on its passes."""
+        listeners = [name for name in _GLOBAL_HOOKS if getattr(module_hooks, name)]
+        if listeners:
+            raise PrivacyError(
+                f"torch's {listeners[0]} has hooks for all modules, which may change what they compute; remove them to "
+                "use a bounded network."
+            )
         try:
             same = read_network(self._model) == self._bound.stages
         except ConfigError as error:
             raise PrivacyError(f"the network was changed after attach, so its certificate is void: {error}") from error
         if not same or [m for _, m in walk_modules(self._model)][: len(self._chain)] != self._chain:
             raise PrivacyError("the network was changed after attach, so its certificate is void; attach it again.")
-        if not self._begin.unchanged(self._model):
+        try:
+            with disable_saved_tensors_hooks(""):
+                pass
+        except RuntimeError as error:
             raise PrivacyError(
-                "the weights changed between the forward pass and the backward pass; step the optimizer after it."
-            )
+                "saved tensors are hooked (checkpointing, offloading), so what the backward pass reads is not what the "
+                "forward pass wrote; run a bounded network without."
+            ) from error
 
     def _rows(self, losses: "Tensor", leaf: "Tensor", parameters: "Mapping[str, Tensor]") -> "Tensor":
         """The gradient of the losses at the last layer's outputs, if each row of it is one unit's own."""
@@ -215,6 +242,8 @@ class _Begin(GateHook):
                 _project(name, weight, limit, self.bound.projection)
                 self._known[name] = weight.detach().clone()
         if self.gate is not None:
+            if torch.is_grad_enabled():
+                self.gate.check_network()
             self.gate.running = True
 
     def unchanged(self, model: "nn.Module") -> bool:

@@ -12,6 +12,8 @@ from discreet.errors import ConfigError, positive, whole
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+_LEAST = 1e-15  # squares of norms below it underflow in float32
+
 
 @dataclass(frozen=True)
 class Tanh:
@@ -114,6 +116,9 @@ class RadialTanh:
         positive("RadialTanh's norm", self.norm)
         if self.k is not None:
             positive("RadialTanh's k", self.k)
+        bend = self.norm if self.k is None else self.k
+        if bend < _LEAST:
+            raise ConfigError(f"RadialTanh bends at {bend:g}; below {_LEAST:g} norms cannot be told from zero.")
 
     def start(self, layout: Layout) -> None:
         """Nothing changes from step to step."""

@@ -2,7 +2,7 @@
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -126,10 +126,15 @@ class UnitGradients:
     units: int
     parameters: Mapping[str, nn.Parameter]
     strangers: Sequence[Tensor] = ()
+    _cancelling: dict[str, list[int]] = field(default_factory=dict)  # units whose terms nearly cancel
 
     def norms(self) -> dict[str, Tensor]:
         """Squared norms per unit, for each parameter."""
         found = {name: use.norms() for name, use in self.uses.items()}
+        for name, squared in found.items():
+            self._cancelling[name] = cancelling(self.uses[name], squared)
+            for unit in self._cancelling[name]:
+                squared[unit] = squared_norms(self.uses[name].each(unit, unit + 1))[0]
         for name, parameter in self.parameters.items():
             if name not in found:
                 found[name] = parameter.new_zeros(self.units, dtype=sum_dtype(parameter.dtype))
@@ -137,8 +142,27 @@ class UnitGradients:
 
     def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
         """Add the sum over units of weight * gradient to `out`, parameter by parameter."""
+        if not self.measured:
+            self.norms()
         for name, use in self.uses.items():
-            use.add_weighted(weights[name].to(out[name].dtype), out[name])
+            factors = weights[name].to(out[name].dtype)
+            if self._cancelling[name]:
+                factors = factors.clone()
+            for unit in self._cancelling[name]:  # added as they were measured, and not by their terms
+                out[name].add_(use.each(unit, unit + 1)[0].to(out[name].dtype) * factors[unit])
+                factors[unit] = 0.0
+            use.add_weighted(factors, out[name])
+
+    @property
+    def measured(self) -> bool:
+        return len(self._cancelling) == len(self.uses)
+
+    @property
+    def cancels(self) -> bool:
+        """Whether some unit's gradient is what is left of much longer terms."""
+        if not self.measured:
+            self.norms()
+        return any(self._cancelling.values())
 
     def each(self, start: int, stop: int) -> dict[str, Tensor]:
         """The gradients themselves of units start..stop."""
@@ -163,6 +187,18 @@ class UnitGradients:
         """The same for some of the units."""
         uses = {name: use.select(units) for name, use in self.uses.items()}
         return UnitGradients(uses, len(units), self.parameters, self.strangers)
+
+
+_LEFT = 1e-3  # of the terms' lengths: less than that is left of units that nearly cancel
+
+
+def cancelling(use: Use, squared: Tensor) -> list[int]:
+    """The units of which so little is left of their terms that rounding would show."""
+    lengths = use.lengths()
+    if lengths is None:
+        return []
+    little = squared.double() < (_LEFT * lengths).square()
+    return torch.nonzero(little & lengths.isfinite()).flatten().tolist()
 
 
 def combine(uses: list[Use]) -> Use | None:
@@ -195,6 +231,11 @@ class Several:
         size = self.each(0, 1).nbytes
         return torch.cat([squared_norms(self.each(i, j)) for i, j in parts(self.units, size)])
 
+    def lengths(self) -> Tensor:
+        found = [use.lengths() for use in self.uses]
+        parts = [u.norms().double().sqrt() if f is None else f for u, f in zip(self.uses, found, strict=True)]
+        return torch.stack(parts).sum(0)
+
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         for use in self.uses:
             use.add_weighted(weights, out)
@@ -215,6 +256,7 @@ class Prepared:
         self.units = use.units
         self._made: Any = edge.node._input_metadata[edge.output_nr]  # shape and dtype of what was made
         self._coarse = torch.finfo(self._made.dtype).bits < 32 or torch.finfo(parameter.dtype).bits < 32
+        self._norms: Tensor | None = None
 
     def _pull(self, gradients: Tensor, *, batched: bool) -> Tensor:
         found = torch.autograd.grad(
@@ -241,7 +283,20 @@ class Prepared:
     def norms(self) -> Tensor:
         if self.isometric and not self._coarse:
             return self.use.norms()
-        return torch.cat([squared_norms(self.each(i, j)) for i, j in self._parts()])
+        if self._norms is None:
+            self._norms = torch.cat([squared_norms(self.each(i, j)) for i, j in self._parts()])
+        return self._norms.clone()
+
+    def lengths(self) -> Tensor | None:
+        """Of the terms after they are pulled: by how much that lengthens is taken from the unit it lengthens most."""
+        if self._coarse:
+            return None
+        terms = self.use.lengths()
+        if self.isometric:
+            return terms
+        terms = self.use.norms().double().sqrt() if terms is None else terms
+        ratios = self.norms().double().sqrt() / terms
+        return terms * ratios.where(terms > 0, 0.0).nan_to_num(0, 0, 0).max()
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         if self._coarse:

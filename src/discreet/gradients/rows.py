@@ -43,11 +43,12 @@ CANDIDATES = tuple(Rows(dim, interleaved) for dim in range(3) for interleaved in
 def random_labels(units: int, dtype: torch.dtype) -> list[Tensor]:
     """Factors for each unit, plus or minus a power of two: exact in floating point, and no two units alike.
 
-    There are 62 such factors (14 in float16); more units than that get as many rounds of them as it takes to tell
-    any two apart. Which unit gets which is random, from a generator of its own.
+    None is above 1, so that nothing overflows that did not before. There are 32 such factors (8 in float16); more units
+    than that get as many rounds of them as it takes to tell any two apart. Which unit gets which is random, from a
+    generator of its own.
     """
     reach = _reach(dtype)
-    factors = torch.tensor([s * 2.0**k for k in range(-reach, reach + 1) for s in (1, -1)], dtype=dtype)
+    factors = torch.tensor([s * 2.0**k for k in range(-reach, 1) for s in (1, -1)], dtype=dtype)
     generator = torch.Generator()
     generator.seed()
     codes = torch.randperm(units, generator=generator)
@@ -79,7 +80,7 @@ def match(plain: Tensor, scaled: list[Tensor], labels: list[Tensor]) -> Match | 
 
     `plain` and `scaled` are its gradients for sum(losses) and, for each round of labels, sum(labels * losses). If its
     rows influence only their own unit's loss, every row of `scaled` is its unit's label times the row of `plain`, bit
-    for bit. Rows that are not finite say nothing.
+    for bit. Rows of `plain` that are not finite say nothing.
     """
     units = len(labels[0])
     for rows in CANDIDATES:
@@ -94,12 +95,14 @@ def match(plain: Tensor, scaled: list[Tensor], labels: list[Tensor]) -> Match | 
 
 
 def _scales(before: Tensor, after: Tensor, labels: Tensor) -> bool:
-    """Whether each unit's rows changed by its label, but for overflow and underflow of the float format."""
+    """Whether each unit's rows changed by its label, but for underflow of the float format.
+
+    A row that was not finite to begin with says nothing; one that has become so was changed by others.
+    """
     expected = before * labels.to(before).view(-1, *[1] * (before.dim() - 1))
     if torch.equal(expected, after):
         return True
-    finite = expected.isfinite() & after.isfinite()
     limits, reach = torch.finfo(expected.dtype), _reach(expected.dtype)
     # float16 underflows early, and what it rounded there is carried on by the ops below
     extreme = limits.tiny * (2.0**reach if limits.max > 1e10 else limits.eps * 2.0 ** (2 * reach + 2))
-    return bool(((expected == after) | ~finite | ((expected - after).abs() <= extreme)).all())
+    return bool(((expected == after) | ~expected.isfinite() | ((expected - after).abs() <= extreme)).all())

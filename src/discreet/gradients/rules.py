@@ -14,7 +14,16 @@ import torch
 from torch import Tensor
 
 from discreet.gradients.rows import Rows
-from discreet.gradients.uses import KEEP_BYTES, Materialised, OuterProducts, Use, Workspace, parts, squared_norms
+from discreet.gradients.uses import (
+    KEEP_BYTES,
+    Materialised,
+    OuterProducts,
+    Use,
+    Workspace,
+    parts,
+    row_lengths,
+    squared_norms,
+)
 
 
 @dataclass(frozen=True)
@@ -131,6 +140,9 @@ class OneByOne:
             self._kept = self.each(0, self.units)
             return squared_norms(self._kept)
         return torch.cat([squared_norms(self.each(i, i + 1)) for i in range(self.units)])
+
+    def lengths(self) -> None:
+        """What is added was made."""
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         for i, weight in enumerate(weights):
@@ -322,6 +334,9 @@ class Lookups:
         found = self.gradients.new_zeros(self.units)
         return found.index_add_(0, keys.div(self.shape[0], rounding_mode="floor"), squared_norms(sums))
 
+    def lengths(self) -> Tensor:
+        return row_lengths(self.gradients).sum(1)
+
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         weighted = self.gradients * weights[:, None, None]
         out.index_add_(0, self.indices.flatten(), weighted.flatten(0, 1))
@@ -434,6 +449,13 @@ class Convolution:
             self._kept = self._each(0, self.units, keep=True)
             return squared_norms(self._kept)
         return torch.cat([squared_norms(self._each(i, j)) for i, j in parts(self.units, bytes_per_unit)])
+
+    def lengths(self) -> Tensor | None:
+        if self._kept is not None:
+            return None
+        window = math.sqrt(math.prod(self.shape[2:]))  # one value of the inputs is in at most so many places, squared
+        inputs, gradients = (t.reshape(self.units, 1, -1) for t in (self.inputs, self.gradients))
+        return window * (row_lengths(inputs) * row_lengths(gradients)).squeeze(1)
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         if self._kept is not None:

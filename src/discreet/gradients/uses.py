@@ -3,6 +3,11 @@
 A use answers three questions, for units 0..n-1 of a batch: `norms()`, the squared norm of each unit's gradient;
 `add_weighted(weights, out)`, which adds the sum of weight * gradient to `out`; `each(start, stop)`, the gradients
 themselves. `select(units)` is the same use for some of the units only.
+
+A gradient may be a sum of long terms that cancel. Where `add_weighted` adds the terms themselves, `lengths()` bounds
+their lengths' sum for each unit (None: it adds gradients that were made). Units that nearly cancel must be made, one by
+one, and measured and added as they were made: their terms would take the others' digits with them, and what is left of
+them would not be what was measured. The engine sees to that.
 """
 
 import math
@@ -21,6 +26,7 @@ class Use(Protocol):
     units: int
 
     def norms(self) -> Tensor: ...
+    def lengths(self) -> Tensor | None: ...
     def add_weighted(self, weights: Tensor, out: Tensor) -> None: ...
     def each(self, start: int, stop: int) -> Tensor: ...
     def select(self, units: Tensor) -> "Use": ...
@@ -77,6 +83,29 @@ class Workspace:
         return self._rooms[i][:size].view(shape)
 
 
+_SMALL = 1e-14  # lengths below it have squares that float32 cannot hold to full accuracy
+
+
+def row_lengths(tensor: Tensor) -> Tensor:
+    """The length of each row, [units, rows, n] to [units, rows], in float64: also where squares would underflow."""
+    found = torch.linalg.vector_norm(tensor, dim=2).double()
+    small = found < _SMALL
+    if bool(small.any()):
+        found[small] = torch.linalg.vector_norm(tensor[small].double(), dim=1)
+    return found
+
+
+def _products(left: Tensor, right: Tensor) -> Tensor:
+    """Squared norms of outer products of one row each, also where one factor is tiny and the other huge."""
+    one, other = squared_norms(left), squared_norms(right)
+    found = one * other
+    weak = torch.minimum(one, other) < _SMALL**2
+    if bool(weak.any()):
+        lengths = row_lengths(left[weak]) * row_lengths(right[weak])
+        found[weak] = lengths.square().squeeze(1).to(found.dtype)
+    return found
+
+
 class Materialised:
     """Gradients that are there already, [units, *shape]: biases, scales, whatever is small."""
 
@@ -85,6 +114,9 @@ class Materialised:
 
     def norms(self) -> Tensor:
         return squared_norms(self.gradients)
+
+    def lengths(self) -> None:
+        """What is added was made."""
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         flat = self.gradients.reshape(self.units, -1)
@@ -127,7 +159,7 @@ class OuterProducts:
         left, right = self.left, self.right
         units, rows, a, b = *left.shape, right.shape[2]
         if rows == 1:
-            return squared_norms(left) * squared_norms(right)
+            return _products(left, right)
         if rows * rows * (a + b) < 16 * a * b:
             return self._gram_norms()
         if units * a * b * left.element_size() <= KEEP_BYTES:
@@ -135,6 +167,11 @@ class OuterProducts:
             return squared_norms(self._kept)
         pieces = [squared_norms(self.each(i, j)) for i, j in parts(units, a * b * left.element_size())]
         return torch.cat(pieces)
+
+    def lengths(self) -> Tensor | None:
+        if self._kept is not None or self.left.shape[1] == 1:
+            return None
+        return (row_lengths(self.left) * row_lengths(self.right)).sum(1)
 
     def _gram_norms(self) -> Tensor:
         """For few rows: <G, G> from two Gram matrices, G never made, but for units whose rows nearly cancel."""
