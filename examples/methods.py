@@ -89,7 +89,7 @@ def main() -> None:
     ):
         if arguments.only in name:
             model = flat(data)
-            limits = {"input_norm": 2.0, "weight_norm": 1.0, "certified": True}
+            limits = {"input_norm": 2.0, "weight_norm": 1.0, "certified": True, "alpha": 0.5, "beta": 0.5}
             plan = methods.belu(**common, **budget, **limits).fit_to(model)
             show(name, train(model, plan, data, torch.optim.SGD(model.parameters(), lr=0.5), name=name))
 
