@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from discreet.private import Private, attach
     from discreet.probes import preflight
     from discreet.sampling import FixedBatches, FixedSize, Poisson, Shuffled
+    from discreet.training import fit
     from discreet.verification import verify
 
 __version__ = "0.1.0"
@@ -73,6 +74,7 @@ _HOMES = {
     "VarianceGamma": "noise",
     "attach": "private",
     "calibrate": "accounting.calibrate",
+    "fit": "training",
     "load_checkpoint": "checkpoint",
     "preflight": "probes",
     "save_checkpoint": "checkpoint",
@@ -120,6 +122,7 @@ __all__ = [
     "attach",
     "calibrate",
     "features",
+    "fit",
     "load_checkpoint",
     "methods",
     "preflight",

@@ -13,17 +13,20 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
+from rich.progress import Progress, SpinnerColumn, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 from discreet import __version__
+from discreet.config import EXAMPLES, documented
 from discreet.errors import ConfigError, PrivacyError, whole
 
 if TYPE_CHECKING:
     from discreet.accounting.guarantee import Guarantee
+    from discreet.config import Config
     from discreet.plan import Plan
     from discreet.planning import Size
+    from discreet.runs import Outcome, Watch
 
 app = typer.Typer(
     help="Train PyTorch models on private data, and know exactly what has been proven about the result.",
@@ -31,6 +34,11 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
+
+
+def _help(section: str, name: str) -> str:
+    """A field's description, as the config file has it."""
+    return next(text for s, n, text, _ in documented() if (s, n) == (section, name))
 
 
 def _print_version(asked: bool) -> None:
@@ -57,37 +65,38 @@ def demo(
     out: Annotated[Path, typer.Option(help="The run's folder; an existing one is left alone.")] = Path("runs/demo"),
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
 ) -> None:
-    """Train a small network on scikit-learn's digits, privately, and print what is proven about it."""
+    """The whole story on bundled data: plan, probe, train on scikit-learn's digits, verify, report."""
+    import torch
+    from torch.nn import functional as F
+
     from discreet import demo as digits
     from discreet.accounting.guarantee import round_up
-    from discreet.report import page
+    from discreet.models import build
+    from discreet.probes import preflight
+    from discreet.runs import train as begin
+    from discreet.verification import verify as check
 
-    columns = (TextColumn("training privately"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True)) as progress:
-        bar = progress.add_task("steps", total=None)
-        found = digits.run(
-            out,
-            epsilon=epsilon,
-            delta=delta,
-            epochs=epochs,
-            on_start=lambda plan: progress.update(bar, total=plan.steps),
-            on_step=lambda: progress.advance(bar),
-        )
-    accuracy = f"{found.accuracy:.1%}"
-    report = found.folder / "report.html"
-    figures = {"test accuracy": accuracy, "proven ε": round_up(found.guarantee.epsilon), "δ": f"{delta:g}"}
-    report.write_text(
-        page("Digits, read privately", found.plan, found.guarantee, figures, found.anchor), encoding="utf-8"
-    )
+    config, folder = digits.config(epsilon, delta, epochs), digits.free(out)
+    told = Console(stderr=True)
+    plan = config.plan(EXAMPLES["digits"])
+    noise = plan.mechanism.noise.scale or 0.0
+    told.print(f"[bold]Plan[/bold]    {plan.steps:,} steps at noise {noise:.3f} fit ε = {epsilon:g}, δ = {delta:g}.")
+    torch.manual_seed(0)
+    made_up = torch.rand(8, 1, 8, 8), torch.arange(8)
+    model = build("cnn", (1, 8, 8), 10)
+    preflight(model, lambda m, batch: F.cross_entropy(m(batch[0]), batch[1], reduction="none"), made_up)
+    told.print("[bold]Probe[/bold]   on made-up digits: no example has influence on another's gradient.")
+    told.print("[bold]Train[/bold]   on 1,437 digits, each step counted before it is released.")
+    outcome = _carry_out(lambda watch: begin(config, folder, watch), quiet=True)
+    found = check(folder, anchor=outcome.anchor)
+    proven = round_up(found.runs[0].guarantee.epsilon)
+    told.print(f"[bold]Verify[/bold]  {found.lines:,} lines of the ledger are as they were written: ε = {proven}.")
+    report = folder / "report.html"
     if as_json:
-        result = {"accuracy": found.accuracy, "guarantee": json.loads(found.guarantee.to_json()), "report": str(report)}
+        result = _in_json(outcome) | {"report": str(report)}
         typer.echo(json.dumps(result, ensure_ascii=False))
         return
-    console = Console()
-    console.print(f"\nTest accuracy [bold]{accuracy}[/bold] on {digits.TEST_EXAMPLES} images never trained on.\n")
-    console.print(Panel(Text(str(found.guarantee)), title="What is proven", padding=(1, 2)))
-    console.print(f"\nReport: {report}", soft_wrap=True)
-    console.print(f"Ledger: {found.folder / 'ledger.jsonl'}, last hash {found.anchor}", soft_wrap=True)
+    _print_outcome(outcome)
 
 
 @app.command()
@@ -167,6 +176,153 @@ def plan(
 
 
 @app.command()
+def train(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file; flags replace what it says.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder, a new one.")] = None,
+    data: Annotated[str | None, typer.Option(help=_help("data", "name"))] = None,
+    folder: Annotated[str | None, typer.Option(help=_help("data", "folder"))] = None,
+    label: Annotated[str | None, typer.Option(help=_help("data", "label"))] = None,
+    schema: Annotated[str | None, typer.Option(help=_help("data", "schema"))] = None,
+    model: Annotated[str | None, typer.Option(help=_help("model", "name"))] = None,
+    method: Annotated[str | None, typer.Option(help=_help("method", "name"))] = None,
+    epsilon: Annotated[float | None, typer.Option(help=_help("budget", "epsilon"))] = None,
+    noise: Annotated[float | None, typer.Option(help=_help("budget", "noise"))] = None,
+    delta: Annotated[float | None, typer.Option(help=_help("budget", "delta"))] = None,
+    epochs: Annotated[float | None, typer.Option(help=_help("budget", "epochs"))] = None,
+    steps: Annotated[int | None, typer.Option(help=_help("budget", "steps"))] = None,
+    batch_size: Annotated[int | None, typer.Option(help=_help("budget", "batch_size"))] = None,
+    optimizer: Annotated[str | None, typer.Option(help=_help("optimizer", "name"))] = None,
+    learning_rate: Annotated[float | None, typer.Option(help=_help("optimizer", "learning_rate"))] = None,
+    momentum: Annotated[float | None, typer.Option(help=_help("optimizer", "momentum"))] = None,
+    schedule: Annotated[str | None, typer.Option(help=_help("schedule", "name"))] = None,
+    averaging: Annotated[float | None, typer.Option(help=_help("averaging", "decay"))] = None,
+    seed: Annotated[int | None, typer.Option(help=_help("run", "seed"))] = None,
+    chunk: Annotated[int | None, typer.Option(help=_help("run", "chunk"))] = None,
+    device: Annotated[str | None, typer.Option(help=_help("run", "device"))] = None,
+    tensorboard: Annotated[bool | None, typer.Option("--tensorboard", help=_help("run", "tensorboard"))] = None,
+    other: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other field, as --set model.settings.hidden=[64,64].")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the resolved config and its guarantee, and touch no data.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train a model on private data to a budget: a run folder with ledger, model, guarantee and report.
+
+    For example: discreet train --data digits --model cnn --epsilon 3 --epochs 40 --out runs/digits
+    """
+    from discreet import config as configuration
+
+    flags = {
+        "data.name": data, "data.folder": folder, "data.label": label, "data.schema": schema, "model.name": model,
+        "method.name": method, "budget.epsilon": epsilon, "budget.noise": noise, "budget.delta": delta,
+        "budget.epochs": epochs, "budget.steps": steps, "budget.batch_size": batch_size, "optimizer.name": optimizer,
+        "optimizer.learning_rate": learning_rate, "optimizer.momentum": momentum, "schedule.name": schedule,
+        "averaging.decay": averaging, "run.seed": seed, "run.chunk": chunk, "run.device": device,
+        "run.tensorboard": tensorboard,
+    }  # fmt: skip
+    start = configuration.Config() if config is None else configuration.load(config)
+    made = configuration.merged(start, flags | configuration.assignments(other or []))
+    made.check()
+    if show:
+        _show(made, as_json)
+        return
+    if out is None:
+        raise ConfigError("--out is missing: the folder that the run is to be kept in.")
+    from discreet.runs import train as begin
+
+    _carry_out(lambda watch: begin(made, out, watch), as_json)
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="A run's folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Continue a run where it was left; one that has finished says so and is left alone."""
+    from discreet.runs import resume as go_on
+
+    _carry_out(lambda watch: go_on(run, watch), as_json)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Run folders; several are compared.")],
+    out: Annotated[Path | None, typer.Option(help="Where the page goes; beside the run if there is one.")] = None,
+) -> None:
+    """Write the page that a person reads: one self-contained file."""
+    from discreet.report import write
+
+    typer.echo(str(write(runs, out)))
+
+
+def _show(made: "Config", as_json: bool) -> None:
+    """The resolved config, and what it will prove."""
+    examples = made.data.examples or EXAMPLES.get(made.data.name)
+    if examples is None:
+        raise ConfigError(
+            f"how many examples {made.data.name!r} has is not known without reading it; say [data] examples "
+            "(--set data.examples=...)."
+        )
+    with _progress("solving"):
+        plan = made.plan(examples)
+        proven = plan.guarantee()
+    if as_json:
+        result = {"config": made.to_toml(), "plan": plan.to_dict(), "guarantee": json.loads(proven.to_json())}
+        typer.echo(json.dumps(result, ensure_ascii=False))
+        return
+    console = Console()
+    console.print(Text(made.to_toml()))
+    console.print(Panel(Text(str(proven)), title="What this run will prove", padding=(1, 2)))
+
+
+def _carry_out(run: "Callable[[Watch], Outcome]", as_json: bool = False, quiet: bool = False) -> "Outcome":
+    """Run with a bar (or plain lines), stopped cleanly by Ctrl-C or SIGTERM, and print how it ended."""
+    from discreet.report import write as write_report
+    from discreet.watching import watching
+
+    with watching(Console(stderr=True)) as (watch, stopped):
+        outcome = run(watch)
+        watch.stage("writing the report")
+        if not outcome.already or not (outcome.folder / "report.html").is_file():
+            write_report([outcome.folder])
+    if as_json:
+        typer.echo(json.dumps(_in_json(outcome), ensure_ascii=False))
+    elif not quiet or stopped():
+        _print_outcome(outcome)
+    if stopped():
+        raise typer.Exit(128 + stopped())
+    return outcome
+
+
+def _in_json(outcome: "Outcome") -> dict[str, Any]:
+    return {
+        "run": str(outcome.folder),
+        "finished": outcome.finished,
+        "accuracy": outcome.accuracy,
+        "lost_steps": outcome.lost,
+        "anchor": outcome.anchor,
+        "guarantee": json.loads(outcome.guarantee.to_json()),
+    }
+
+
+def _print_outcome(outcome: "Outcome") -> None:
+    console = Console()
+    if outcome.already:
+        console.print(f"{outcome.folder} has finished; nothing was done.", soft_wrap=True)
+    elif not outcome.finished:
+        console.print(f"\nStopped, and saved. Go on with: discreet resume {outcome.folder}", soft_wrap=True)
+    if outcome.accuracy is not None:
+        console.print(f"\nAccuracy [bold]{outcome.accuracy:.1%}[/bold] on held-out data.\n")
+    console.print(Panel(Text(str(outcome.guarantee)), title="What is proven", padding=(1, 2)))
+    if outcome.lost:
+        console.print(f"\n{outcome.lost:,} steps were spent in a crash and are not repeated.")
+    console.print(f"\nReport: {outcome.folder / 'report.html'}", soft_wrap=True)
+    console.print(f"The ledger's last hash, to keep elsewhere: {outcome.anchor}", soft_wrap=True)
+
+
+@app.command()
 def verify(
     ledger: Annotated[Path, typer.Argument(help="A ledger file, or a run's folder.")],
     key: Annotated[Path | None, typer.Option(help="A file with the key that signed the ledger.")] = None,
@@ -181,6 +337,11 @@ def verify(
     """
     from discreet.verification import verify as check
 
+    if ledger.is_dir() and (ledger / "config.toml").is_file():
+        from discreet.config import load
+
+        named = load(ledger / "config.toml").run.ledger  # the data set's own, which counts this run
+        ledger = ledger if named is None else Path(named)
     try:
         found = check(ledger, key=None if key is None else _read_key(key), anchor=anchor)
     except PrivacyError as error:

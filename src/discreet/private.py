@@ -113,6 +113,7 @@ class Private:
             raise
         self._chunks: deque[_Chunk] = deque()
         self._iteration = 0
+        self.own_loop = False  # whether the library's own loop and loss are all that uses this
         self._versions: list[int] = []  # of the parameters, when the open batch began
         self._since = now()
         self._length: int | None = None  # of the data a loader of one's own reads, once its collate is made
@@ -481,7 +482,7 @@ class Private:
             Condition(
                 "the losses were computed from the rows that were handed out, each from its own row's outputs alone, "
                 "also where no gradient shows it",
-                "assumed",
+                "proven" if self.own_loop else "assumed",
             ),
         ]
         if self._root.seeded and SEEDED not in conditions:
@@ -507,7 +508,8 @@ class Private:
         if self._probes is not None and self._probes.replayed and not earlier:
             return (Condition(f"{seen} and by replaying the model with one row replaced", "checked"),)
         why = "preflight was turned off" if self._probes is None else "the model could not be replayed"
-        why = "some steps were made without preflight" if earlier and self._probes is not None else why
+        if self._probes is not None and self._probes.replayed:
+            why = "some steps were made without preflight"
         hidden = f"nothing that carries no gradient mixes examples or is kept from batch to batch ({why})"
         return Condition(seen, "checked"), Condition(hidden, "assumed")
 

@@ -1,0 +1,341 @@
+"""What a run is: a strict TOML file or flags, resolved into a plan before any data is touched."""
+
+import inspect
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from discreet.description import to_toml
+from discreet.errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from discreet.plan import Plan
+
+Table = dict[str, Any]
+METHODS = ("dp_sgd", "tanh_filter", "belu", "adaptive_clipping", "encode_denoise")
+
+
+class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A table of the file; unknown keys are refused."""
+
+
+def doc(description: str) -> Meta:
+    """What a field means, beside its type."""
+    return Meta(description=description)
+
+
+class DataSection(Section, frozen=True):
+    """What is trained on."""
+
+    name: Annotated[
+        str,
+        doc(
+            "digits, mnist, fashion-mnist, cifar10, a .csv, .parquet or .npz file, a folder of images, module:function"
+        ),
+    ] = "digits"
+    folder: Annotated[str | None, doc("where the files are; otherwise DISCREET_DATA, a cache, or a download")] = None
+    download: Annotated[bool, doc("whether files that are not there may be fetched")] = True
+    label: Annotated[str | None, doc("the column that is to be predicted, of a table")] = None
+    schema: Annotated[str | None, doc("a TOML file with each column's public range or categories")] = None
+    test_fraction: Annotated[float, doc("how much of a table is held out, by a fixed random choice")] = 0.2
+    examples: Annotated[
+        int | None, doc("how many training examples there are, where planning is to know it before the data is read")
+    ] = None
+    settings: Annotated[Table, doc("what else the data takes: limit, classes, a function's own arguments")] = {}
+
+
+class ModelSection(Section, frozen=True):
+    """What is trained."""
+
+    name: Annotated[str, doc("linear, mlp, cnn, abadi, belu, alexnet, wrn-16-4, or module:function")] = "mlp"
+    settings: Annotated[Table, doc("the model's own settings, as hidden = [64] or activation = 'relu'")] = {}
+
+
+class MethodSection(Section, frozen=True):
+    """A preset of discreet.methods; or explicit stages in [stages]."""
+
+    name: Annotated[str, doc("dp_sgd, tanh_filter, belu, adaptive_clipping or encode_denoise")] = "dp_sgd"
+    settings: Annotated[Table, doc("the preset's own settings, as norm = 0.5 or form = 'paper'")] = {}
+
+
+class StagesSection(Section, frozen=True):
+    """Stages one by one, as in a saved plan; they replace the preset."""
+
+    sampling: Annotated[Table, doc("as type = 'Poisson'; examples and batch_size come from the data and the budget")]
+    bound: Annotated[Table, doc("as type = 'Clip', norm = 1.0")]
+    noise: Annotated[Table, doc("as type = 'Gaussian'; its scale is solved unless the budget gives noise")]
+    denoise: Annotated[Table | None, doc("as type = 'Kalman', gain = 0.4")] = None
+    allocation: Annotated[Literal["joint", "each", "power"], doc("how the noise is split over parts")] = "joint"
+    microbatch: Annotated[int, doc("how many examples are bounded together")] = 1
+    hardening: Annotated[Literal["idealised", "exact"], doc("whether sums and noise are whole numbers")] = "idealised"
+    noise_schedule: Annotated[list[float], doc("factors on the noise in equal stretches of the run")] = []
+
+
+class BudgetSection(Section, frozen=True):
+    """What may be spent, and how long the run is."""
+
+    epsilon: Annotated[float | None, doc("the budget; the noise is solved for it")] = None
+    noise: Annotated[float | None, doc("the noise in units of the sensitivity, instead of epsilon")] = None
+    delta: Annotated[float, doc("the probability left out of the guarantee")] = 1e-5
+    epochs: Annotated[float, doc("how often each example takes part, on average")] = 20.0
+    steps: Annotated[int | None, doc("how many releases, instead of epochs")] = None
+    batch_size: Annotated[int, doc("how many examples take part in a step, on average")] = 256
+
+
+class OptimizerSection(Section, frozen=True):
+    """What is done with the private gradient; it costs nothing."""
+
+    name: Annotated[Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"], doc("a torch optimizer")] = "sgd"
+    learning_rate: Annotated[float, doc("its learning rate")] = 0.5
+    at_batch_size: Annotated[
+        int | None, doc("the batch size at which that learning rate is good; it is scaled to the run's in proportion")
+    ] = None
+    momentum: Annotated[float, doc("for sgd and rmsprop")] = 0.0
+    weight_decay: Annotated[float, doc("decay of the weights")] = 0.0
+    settings: Annotated[Table, doc("what else the optimizer takes, as betas = [0.9, 0.99]")] = {}
+
+
+class ScheduleSection(Section, frozen=True):
+    """How the learning rate changes over the run."""
+
+    name: Annotated[
+        Literal["constant", "cosine", "linear"], doc("towards zero by a cosine or a line, or not at all")
+    ] = "constant"
+    warmup: Annotated[float, doc("the part of the run in which it grows from zero")] = 0.0
+
+
+class AveragingSection(Section, frozen=True):
+    """Averaging of the iterates, which costs nothing: the average is what is evaluated and saved."""
+
+    decay: Annotated[float, doc("of the running average, as 0.99; 0 for none")] = 0.0
+
+
+class AugmentationSection(Section, frozen=True):
+    """Several changed copies of an example, whose gradients are averaged before they are bounded (De et al. 2022)."""
+
+    copies: Annotated[int, doc("how many; 1 is the example itself, or one changed copy if anything below is set")] = 1
+    flip: Annotated[bool, doc("mirror images left to right, by a coin")] = False
+    shift: Annotated[int, doc("move images by up to so many pixels each way")] = 0
+
+
+class EvaluationSection(Section, frozen=True):
+    """Accuracy on held-out data, which must not be private, or not the same data."""
+
+    every: Annotated[float, doc("how many epochs lie between evaluations")] = 1.0
+    batch_size: Annotated[int, doc("how many rows are evaluated at a time")] = 1000
+
+
+class RunSection(Section, frozen=True):
+    """How it is run; nothing here changes what is proven."""
+
+    seed: Annotated[int, doc("of the model's first weights; noise and sampling are secret and have none")] = 0
+    chunk: Annotated[int | None, doc("how many rows are taken at a time; found by itself if not given")] = None
+    checkpoint_every: Annotated[float, doc("seconds between checkpoints")] = 20.0
+    preflight: Annotated[bool, doc("whether the first batch is probed for what would break the guarantee")] = True
+    tensorboard: Annotated[bool, doc("also write TensorBoard logs")] = False
+    device: Annotated[str, doc("cpu, cuda or another torch device")] = "cpu"
+    ledger: Annotated[str | None, doc("the ledger of a data set, which caps all its runs; the run's own otherwise")] = (
+        None
+    )
+    dataset: Annotated[str | None, doc("the data set's name in that ledger")] = None
+    dataset_epsilon: Annotated[float | None, doc("the cap on all runs on the data set together")] = None
+    dataset_delta: Annotated[float | None, doc("the delta of that cap")] = None
+
+
+class Config(Section, frozen=True):
+    """A run, as its file describes it."""
+
+    data: DataSection = DataSection()
+    model: ModelSection = ModelSection()
+    method: MethodSection | None = None
+    stages: StagesSection | None = None
+    budget: BudgetSection = BudgetSection()
+    optimizer: OptimizerSection = OptimizerSection()
+    schedule: ScheduleSection = ScheduleSection()
+    averaging: AveragingSection = AveragingSection()
+    augmentation: AugmentationSection = AugmentationSection()
+    evaluation: EvaluationSection = EvaluationSection()
+    run: RunSection = RunSection()
+
+    def to_toml(self) -> str:
+        """Everything, defaults included, as the run folder keeps it."""
+        return to_toml(_without_none(_plain(self)))
+
+    def check(self) -> None:
+        """Refuse what cannot be, before anything is made."""
+        if self.stages is not None and self.method is not None:
+            raise ConfigError("both [method] and [stages] are given; a run has a preset or stages of its own.")
+        budget, method = self.budget, self.method or MethodSection()
+        published = self.stages is None and method.settings.get("form") == "paper"
+        given = (budget.epsilon is not None) + (budget.noise is not None)
+        if given != 1 and not (published and given == 0):
+            raise ConfigError(
+                f"epsilon is {budget.epsilon} and noise is {budget.noise}: give one of them, the other follows."
+            )
+        if method.name not in METHODS:
+            raise ConfigError(f"the method {method.name!r} is not one of {', '.join(METHODS)}.")
+
+    def plan(self, examples: int, model: "nn.Module | None" = None) -> "Plan":
+        """The plan for so many training examples, its noise solved; with the model, for its parameters."""
+        self.check()
+        if self.stages is not None:
+            plan = self._staged(self.stages, examples)
+        else:
+            plan = self._preset(self.method or MethodSection(), examples, model)
+        return plan if model is None else plan.fit_to(model)
+
+    def _preset(self, method: MethodSection, examples: int, model: "nn.Module | None") -> "Plan":
+        from discreet import methods
+
+        preset = getattr(methods, method.name)
+        budget = self.budget
+        length = {"epochs": budget.epochs} if budget.steps is None else {"steps": budget.steps}
+        own = {
+            "examples": examples,
+            "batch_size": budget.batch_size,
+            "delta": budget.delta,
+            "epsilon": budget.epsilon,
+            "noise": budget.noise,
+            **length,
+        }
+        known = set(inspect.signature(preset).parameters) - {*own, "epochs", "steps"}
+        wrong = set(method.settings) - known
+        if wrong:
+            raise ConfigError(
+                f"{method.name} has no setting {', '.join(sorted(wrong))}; it has {', '.join(sorted(known))}, and "
+                "[budget] has the rest."
+            )
+        if model is not None:
+            sizes = [p.numel() for p in model.parameters() if p.requires_grad]
+            facts = {"parameters": sum(sizes), "tensors": len(sizes)}
+            own |= {k: v for k, v in facts.items() if k in known and k not in method.settings}
+        try:
+            return preset(**own, **method.settings)
+        except TypeError as error:
+            raise ConfigError(f"{method.name} cannot be made of {method.settings!r}: {error}") from error
+
+    def _staged(self, stages: StagesSection, examples: int) -> "Plan":
+        from discreet.accounting.calibrate import calibrate
+        from discreet.plan import Plan
+
+        budget = self.budget
+        sampling = {**stages.sampling, "batch_size": budget.batch_size}
+        if "rate" not in sampling:
+            sampling["examples"] = examples
+        values: Table = {
+            "format": "discreet-plan/1",
+            "steps": 0 if budget.steps is None else budget.steps,
+            "delta": budget.delta,
+            "sampling": sampling,
+            "bound": stages.bound,
+            "noise": stages.noise,
+            "allocation": stages.allocation,
+            "microbatch": stages.microbatch,
+            "hardening": stages.hardening,
+            **({} if stages.denoise is None else {"denoise": stages.denoise}),
+        }
+        plan = Plan.from_dict(values)
+        if budget.steps is None:
+            plan = replace(plan, steps=plan.sampling.steps_for(budget.epochs))
+        if stages.noise_schedule:
+            plan = replace(plan, noise_schedule=tuple(stages.noise_schedule))
+        if budget.epsilon is not None:
+            return calibrate(plan, budget.epsilon)
+        assert budget.noise is not None
+        return replace(plan, mechanism=plan.mechanism.with_scale(budget.noise))
+
+
+def load(path: str | Path) -> Config:
+    """Read a file, strictly."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    try:
+        return from_dict(tomllib.loads(text))
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not TOML: {error}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+
+
+def from_dict(values: Mapping[str, Any]) -> Config:
+    """A run of plain values."""
+    try:
+        return msgspec.convert(values, Config)
+    except msgspec.ValidationError as error:
+        raise ConfigError(_in_words(str(error))) from error
+
+
+def merged(config: Config, changes: Mapping[str, Any]) -> Config:
+    """The same with some values replaced, given as "section.field"."""
+    values = _without_none(_plain(config))
+    for path, value in changes.items():
+        if value is None:
+            continue
+        *tables, name = path.split(".")
+        inner = values
+        for table in tables:
+            inner = inner.setdefault(table, {})
+        inner[name] = value
+    return from_dict(values)
+
+
+def assignments(texts: Sequence[str]) -> dict[str, Any]:
+    """Values given as "section.field=value", with the value in TOML; plain words need no quotes.
+
+    >>> assignments(["model.settings.hidden=[64, 64]", "data.name=mnist"])
+    {'model.settings.hidden': [64, 64], 'data.name': 'mnist'}
+    """
+    found: dict[str, Any] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        if not equals or "." not in path:
+            raise ConfigError(f"{text!r} is no assignment; write section.field=value.")
+        try:
+            found[path.strip()] = tomllib.loads(f"value = {value}")["value"]
+        except tomllib.TOMLDecodeError:
+            found[path.strip()] = value
+    return found
+
+
+EXAMPLES = {"digits": 1_437, "mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 50_000}  # to train on; public
+
+
+def documented() -> Iterator[tuple[str, str, str, Any]]:
+    """Each field: its section, name, description and default."""
+    for section in msgspec.structs.fields(Config):
+        kind = next((t for t in getattr(section.type, "__args__", ()) if isinstance(t, type)), section.type)
+        for entry in msgspec.structs.fields(kind):
+            meta = next(m for m in entry.type.__metadata__ if isinstance(m, Meta))
+            default = entry.default
+            if default is msgspec.NODEFAULT and callable(entry.default_factory):
+                default = entry.default_factory()
+            yield section.name, entry.name, str(meta.description), default
+
+
+def _plain(config: Any) -> dict[str, Any]:
+    return {
+        f.name: _plain(value) if isinstance(value := getattr(config, f.name), Struct) else value
+        for f in msgspec.structs.fields(config)
+    }
+
+
+def _without_none(values: Mapping[str, Any]) -> dict[str, Any]:
+    cleaned = {k: _without_none(v) if isinstance(v, Mapping) else v for k, v in values.items() if v is not None}
+    return {k: v for k, v in cleaned.items() if v != {}}
+
+
+def _in_words(message: str) -> str:
+    """msgspec's message with the place in front: `$.budget.epsilon` becomes [budget] epsilon."""
+    what, _, place = message.partition(" - at ")
+    path = place.strip("`").removeprefix("$").strip(".").split(".") if place else []
+    where = f"[{path[0]}] " + ".".join(path[1:]) if path and path != [""] else "the file"
+    return f"{where.strip()}: {what[0].lower()}{what[1:]}."

@@ -1,0 +1,25 @@
+"""The data sets that a run can name: bundled and well-known ones, files of one's own, functions of one's own.
+
+Nothing is fitted to the data on the way in. Pixels are divided by a constant, a table's columns are scaled by ranges
+that somebody states, and where nobody can state them `private_ranges` asks for them with noise, as a counted query.
+
+dataset.py   examples to train on and to test on, checked; how they are parted
+named.py     which data set a name names
+places.py    where well-known data is, and from where it is downloaded
+known.py     digits, MNIST, Fashion-MNIST
+cifar.py     CIFAR-10
+images.py    images by class
+own.py       .npz files, functions
+columns.py   the columns of .csv and .parquet files
+schema.py    what is known of columns without looking
+tables.py    tables, by a schema
+ranges.py    ranges that nobody can state
+files.py     what every reader of files needs
+"""
+
+from discreet.data.dataset import Data
+from discreet.data.named import NAMES, load
+from discreet.data.ranges import private_ranges, ranges_cost
+from discreet.data.tables import table
+
+__all__ = ["NAMES", "Data", "load", "private_ranges", "ranges_cost", "table"]

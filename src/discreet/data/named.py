@@ -1,0 +1,114 @@
+"""The data set of a name: a well-known one, a file or folder of one's own, a function of one's own."""
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from discreet.data.cifar import cifar10
+from discreet.data.columns import TABLES
+from discreet.data.dataset import Data, Split, limited
+from discreet.data.files import Progress
+from discreet.data.images import image_folder
+from discreet.data.known import digits, idx
+from discreet.data.own import from_function, npz
+from discreet.data.places import REMOTE, Found
+from discreet.data.schema import Schema
+from discreet.data.tables import table
+from discreet.errors import ConfigError, whole
+
+NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
+_NAMED = f"name one of {', '.join(NAMES)}, a .csv, .parquet or .npz file, a folder of images, or MODULE:FUNCTION"
+
+Kind = Literal["digits", "idx", "cifar10", "folder", "table", "npz", "function"]
+
+
+def load(
+    name: str,
+    *,
+    folder: str | Path | None = None,
+    download: bool = True,
+    label: str | None = None,
+    schema: Schema | str | Path | None = None,
+    classes: int | None = None,
+    test_fraction: float = 0.2,
+    seed: int = 0,
+    limit: int | None = None,
+    progress: Progress | None = None,
+    **more: Any,
+) -> Data:
+    """The data set of this name.
+
+    | name                            | what it is                                                                   |
+    | ------------------------------- | ---------------------------------------------------------------------------- |
+    | digits                          | scikit-learn's 1,797 digits of 8 x 8, the last 360 of a fixed order to test   |
+    | mnist, fashion-mnist            | IDX files, gzipped or not                                                    |
+    | cifar10                         | parquet files of image bytes, the binary version, or train/CLASS/*.png       |
+    | PATH.csv, PATH.parquet          | a table, with the `label` column and the `schema`; see `table`               |
+    | PATH.npz                        | arrays x, y and perhaps test_x, test_y: real x; whole (classes) or real y    |
+    | PATH of a folder                | images by class: CLASS/*.png, or train/CLASS/*.png and test/CLASS/*.png      |
+    | MODULE:FUNCTION                 | what the function returns, called with `more`: a Data, a Dataset, a pair of  |
+    |                                 | Datasets, tensors x, y or x, y, test_x, test_y                               |
+
+    The well-known ones are looked for in `folder`, in $DISCREET_DATA/NAME and in the cache (discreet/NAME in
+    $XDG_CACHE_HOME or ~/.cache), and are else downloaded, to `folder` or the cache, and kept only if their SHA-256 is
+    the known one. Decoded CIFAR images are cached.
+
+    What comes without a test part is split: a `test_fraction` of the rows, drawn by position with `seed` and whatever
+    they hold; 0 leaves all rows for training. As the draw depends on the number of rows, that number is public: use it
+    with an adjacency that says so ("zero-out" or "replace"). `classes`, where the data does not say, is the number of
+    classes; without it the labels' largest is taken to be public, and the note says so. `limit` keeps the first so many
+    examples of each part. `progress(done, total)` is called while bytes come (of one file after another, total 0 if it
+    is not known) and while images are decoded.
+    """
+    if not isinstance(name, str) or not name:
+        raise ConfigError(f"a data set's name is {name!r}; {_NAMED}.")
+    split = Split(test_fraction, seed)
+    if limit is not None:
+        whole("limit", limit, least=1)
+    if classes is not None:
+        whole("classes", classes, least=2)
+    kind = _kind(name)
+    _refuse(name, "folder", folder, name in REMOTE, "one of " + ", ".join(REMOTE))
+    _refuse(name, "label", label, kind == "table", "a table")
+    _refuse(name, "schema", schema, kind == "table", "a table")
+    _refuse(name, "classes", classes, kind in ("npz", "function"), "an .npz file or a function")
+    for option in more:
+        _refuse(name, option, option, kind == "function", "a function")
+    if kind == "digits":
+        data = digits()
+    elif kind == "idx":
+        data = idx(name, Found.of(name, folder, download, progress))
+    elif kind == "cifar10":
+        data = cifar10(Found.of(name, folder, download, progress), limit, progress)
+    elif kind == "folder":
+        data = image_folder(name, split, limit, progress)
+    elif kind == "table":
+        data = table(name, label=label, schema=schema, test_fraction=test_fraction, seed=seed)
+    elif kind == "npz":
+        data = npz(name, classes, split)
+    else:
+        data = from_function(name, classes, split, more)
+    return data if limit is None else limited(data, limit)
+
+
+def _kind(name: str) -> Kind:
+    """What a name names; names of their own come before files of the same name."""
+    named: dict[str, Kind] = {"digits": "digits", "cifar10": "cifar10", "mnist": "idx", "fashion-mnist": "idx"}
+    ending = Path(name).suffix.lower()
+    if name in named:
+        return named[name]
+    if os.path.isdir(name):  # of any text: one that can be no path is no folder
+        return "folder"
+    if ending in TABLES:
+        return "table"
+    if ending == ".npz":
+        return "npz"
+    if ":" in name:
+        return "function"
+    raise ConfigError(f"there is no data set or folder {name!r}; {_NAMED}.")
+
+
+def _refuse(name: str, option: str, value: object, fits: bool, what: str) -> None:
+    """An option that would be ignored is a mistake."""
+    if value is not None and not fits:
+        raise ConfigError(f"{option} is an option for {what}, which {name!r} is not; leave it out.")

@@ -1,0 +1,14 @@
+"""The page a person reads after a run: one self-contained HTML file, for one run or for several.
+
+record.py    a run folder, read: configuration, plan, ledger, measurements, guarantee, audit
+charts.py    charts as data, and as SVG
+figures.py   which charts a page has
+page.py      the page; page.css, chart.css and page.js are its looks
+files.py     the page on disk, and the figures beside it
+"""
+
+from discreet.report.files import write
+from discreet.report.page import page, render
+from discreet.report.record import Audit, AuditPoint, Measure, Record, read
+
+__all__ = ["Audit", "AuditPoint", "Measure", "Record", "page", "read", "render", "write"]

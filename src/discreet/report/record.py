@@ -1,0 +1,277 @@
+"""A run as its folder tells it: configuration, plan, ledger, measurements, guarantee, audit."""
+
+import json
+import math
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from discreet.accounting import cost
+from discreet.accounting.guarantee import Guarantee, round_up
+from discreet.errors import ConfigError, PrivacyError, whole
+from discreet.plan import Plan
+from discreet.verification import Verified, VerifiedRun, verify
+
+_Read = TypeVar("_Read")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One line of metrics.jsonl: what was known after `step` steps, None where it was not measured.
+
+    `epsilon` is that of the steps so far. `clipping_norms` are those that the bound released, by part.
+    """
+
+    step: int
+    epoch: float | None = None
+    epsilon: float | None = None
+    seconds: float | None = None
+    examples_per_second: float | None = None
+    accuracy: float | None = None
+    loss: float | None = None
+    clipping_norms: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class AuditPoint:
+    """What one attack did: how often it accused the innocent, and how often it found the guilty."""
+
+    false_positives: float
+    true_positives: float
+    label: str
+
+
+@dataclass(frozen=True)
+class Audit:
+    """What attacks on the run measured: a lower bound, never a guarantee."""
+
+    points: tuple[AuditPoint, ...] = ()
+    epsilon_lower_bound: float | None = None
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run folder, read. `doubts` say why its figures are not to be trusted as they stand: none if all is well.
+
+    `verified` is what the ledger alone proves, or None if it is damaged; then `doubts` begin with the reason. `own` is
+    this run of it: a data set's ledger has several.
+    """
+
+    folder: Path
+    ledger: Path
+    config: Mapping[str, Any]
+    plan: Plan
+    guarantee: Guarantee
+    measures: tuple[Measure, ...]
+    verified: Verified | None
+    own: VerifiedRun | None
+    doubts: tuple[str, ...]
+    versions: Mapping[str, str]
+    audit: Audit | None = None
+
+    @property
+    def name(self) -> str:
+        """The folder's own name."""
+        return self.folder.resolve().name
+
+    @property
+    def method(self) -> str:
+        """What the configuration calls the method, or else the plan's bound and noise."""
+        said = None if self.config.get("stages") else self.config.get("method")
+        named = said.get("name") if isinstance(said, Mapping) else said
+        mechanism = self.plan.mechanism
+        return str(named) if named else f"{type(mechanism.bound).__name__}, {type(mechanism.noise).__name__}"
+
+    @property
+    def accuracy(self) -> float | None:
+        """The last accuracy that was measured."""
+        return next((m.accuracy for m in reversed(self.measures) if m.accuracy is not None), None)
+
+    @property
+    def holds(self) -> bool:
+        """Whether the ledger was verified, nothing contradicts it, and no condition is known to be broken."""
+        return not self.doubts and self.guarantee.sound and math.isfinite(self.guarantee.epsilon)
+
+
+def read(folder: str | Path, stages: Sequence[type[Any]] = ()) -> Record:
+    """Read a run folder; a ConfigError names the file that is missing or broken.
+
+    A damaged ledger is no error here, but a doubt that the page puts on top. `stages` are your own bounds, noises and
+    samplers, by class, as for `discreet.verify`.
+    """
+    run = Path(folder)
+    if not run.is_dir():
+        raise ConfigError(f"{run} is no run folder: there is no such folder.")
+    config = _file(run / "config.toml", tomllib.loads)
+    plan = _file(run / "plan.toml", lambda text: Plan.from_dict(tomllib.loads(text), stages))
+    measures = _file(run / "metrics.jsonl", _measures)
+    guarantee = _file(run / "guarantee.json", lambda text: Guarantee.from_json(text, stages))
+    ledger = _ledger(run, config)
+    opening = _file(ledger, lambda text: _opening(text, plan))
+    audit = _file(run / "audit.json", _audit) if (run / "audit.json").exists() else None
+    verified, own, doubts = None, None, []
+    try:
+        verified = verify(ledger, stages=stages)
+    except PrivacyError as error:
+        doubts.append(f"The ledger could not be verified: {str(error).replace(str(ledger), 'it')}")
+    else:
+        own = next((found for found in verified.runs if found.run == opening.get("run")), None)
+        doubts += _contradictions(own, plan, guarantee, measures)
+    if audit is not None and (audit.epsilon_lower_bound or 0.0) > guarantee.epsilon:
+        doubts.append(
+            f"An attack measured an ε of at least {audit.epsilon_lower_bound:.4g}, more than the "
+            f"{round_up(guarantee.epsilon)} that is stated: one of the two is wrong."
+        )
+    versions = opening.get("versions", {})
+    versions = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, Mapping) else {}
+    return Record(run, ledger, config, plan, guarantee, measures, verified, own, tuple(doubts), versions, audit)
+
+
+def _file(path: Path, parse: Callable[[str], _Read]) -> _Read:
+    if not path.is_file():
+        raise ConfigError(f"{path} is missing: a run leaves it behind when it ends; see whether it did, or resume it.")
+    try:
+        return parse(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:  # a ConfigError is a ValueError
+        raise ConfigError(f"{path} is broken: {' '.join(str(error).split())}") from error
+
+
+# --- the ledger ------------------------------------------------------------------------------------------------------
+
+
+def _ledger(run: Path, config: Mapping[str, Any]) -> Path:
+    """The run's own ledger, or the data set's that its configuration names instead."""
+    section = config.get("run")
+    named = section.get("ledger") if isinstance(section, Mapping) else None
+    own = run / "ledger.jsonl"
+    return Path(named) if isinstance(named, str) and not own.exists() else own
+
+
+def _opening(text: str, plan: Plan) -> Mapping[str, Any]:
+    """The line that opened the run of this plan, or the last one that opened any; empty if none can be read."""
+    described, found = json.loads(json.dumps(plan.to_dict())), {}
+    for line in text.split("\n"):
+        if '"kind": "run"' in line:
+            try:
+                values = json.loads(line)
+            except (ValueError, RecursionError):
+                continue  # verification says what is wrong with it
+            if isinstance(values, dict) and (values.get("plan") == described or found.get("plan") != described):
+                found = values
+    return found
+
+
+def _contradictions(
+    run: VerifiedRun | None, plan: Plan, stated: Guarantee, measures: Sequence[Measure]
+) -> Iterator[str]:
+    """Where the other files say something else than the ledger."""
+    if run is None:
+        yield "The ledger holds no run."
+        return
+    proven = run.guarantee
+    if stated.delta != proven.delta or plan.delta != proven.delta:
+        yield f"The ledger's δ is {proven.delta:g}, the plan's {plan.delta:g}, and guarantee.json's {stated.delta:g}."
+    elif stated.epsilon < proven.epsilon * (1 - 1e-9):
+        yield (
+            f"guarantee.json states ε = {round_up(stated.epsilon)}, and the ledger proves no less than "
+            f"{round_up(proven.epsilon)}."
+        )
+    if not math.isclose(_follows(stated), stated.epsilon, rel_tol=1e-6, abs_tol=1e-9):
+        yield f"guarantee.json states ε = {round_up(stated.epsilon)}, which does not follow from its own releases."
+    if (stated.unit, stated.adjacency, stated.group) != (proven.unit, proven.adjacency, proven.group):
+        yield (
+            f"guarantee.json is about each {stated.protected} ({stated.adjacency}), and the ledger about each "
+            f"{proven.protected} ({proven.adjacency})."
+        )
+    if (stated.released or 0) > run.released or plan.steps != run.planned:
+        yield (
+            f"The ledger has {run.released:,} of {run.planned:,} steps released, guarantee.json "
+            f"{stated.released or 0:,}, and the plan has {plan.steps:,} in all."
+        )
+    if measures and measures[-1].step > run.released:
+        yield f"metrics.jsonl goes to step {measures[-1].step:,}; the ledger has {run.released:,} released."
+    yield from (
+        f"The ledger says, and guarantee.json does not: {c.text}."
+        for c in proven.conditions
+        if c.status == "broken" and c not in stated.conditions
+    )
+
+
+def _follows(stated: Guarantee) -> float:
+    """The epsilon of the releases that a guarantee lists; NaN if they have none."""
+    try:
+        return cost(stated.phases, stated.delta, stated.tuning).epsilon
+    except (ConfigError, PrivacyError):
+        return math.nan
+
+
+# --- measurements ----------------------------------------------------------------------------------------------------
+
+_FIGURES = ("epoch", "epsilon", "seconds", "examples_per_second", "accuracy", "loss")
+
+
+def _measures(text: str) -> tuple[Measure, ...]:
+    """The lines by step; of two for one step the later one, and a last line that was cut off is left out."""
+    *lines, torn = text.split("\n")
+    found: dict[int, Measure] = {}
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            try:
+                measure = _measure(json.loads(line))
+            except (ValueError, RecursionError) as error:
+                raise ConfigError(f"line {number}: {error}") from error
+            found[measure.step] = measure
+    try:
+        measure = _measure(json.loads(torn))
+    except (ValueError, RecursionError):
+        pass
+    else:
+        found[measure.step] = measure
+    return tuple(found[step] for step in sorted(found))
+
+
+def _measure(values: Any) -> Measure:
+    if not isinstance(values, dict):
+        raise ConfigError(f"{values!r} is not a table of figures.")
+    step = whole("step", values.get("step", None), least=0)
+    norms = values.get("clipping_norms") or {}
+    if not isinstance(norms, dict):
+        raise ConfigError(f"clipping_norms is {norms!r}; it must be a table of names and numbers.")
+    figures = {name: _figure(name, values.get(name)) for name in _FIGURES}
+    found = {str(k): _figure(f"clipping_norms' {k}", v) for k, v in norms.items()}
+    return Measure(step, **figures, clipping_norms={k: v for k, v in found.items() if v is not None})
+
+
+def _figure(name: str, value: Any) -> float | None:
+    """A number, or None for none: no measurement, or one that is no number (a loss that ran away)."""
+    if value is None or value == "inf":
+        return None if value is None else math.inf
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError(f"{name} is {value!r}; it must be a number.")
+    return None if math.isnan(value) else float(value)
+
+
+# --- audit -----------------------------------------------------------------------------------------------------------
+
+
+def _audit(text: str) -> Audit:
+    """Points and a lower bound: a list of both, or a table with `points` and `epsilon_lower_bound`."""
+    values = json.loads(text)
+    if isinstance(values, dict):
+        points = values.get("points", [])
+        values = [*(points if isinstance(points, list) else [points]), {k: values[k] for k in values if k != "points"}]
+    if not isinstance(values, list) or not all(isinstance(v, dict) for v in values):
+        raise ConfigError("an audit is a list of points and of a lower bound, each a table of figures.")
+    points = [_point(v) for v in values if "false_positives" in v or "true_positives" in v]
+    bounds = [_figure("epsilon_lower_bound", v.get("epsilon_lower_bound")) for v in values]
+    return Audit(tuple(points), max((b for b in bounds if b is not None), default=None))
+
+
+def _point(values: Mapping[str, Any]) -> AuditPoint:
+    shares = [_figure(name, values.get(name)) for name in ("false_positives", "true_positives")]
+    if any(share is None or not 0 <= share <= 1 for share in shares):
+        raise ConfigError(f"the audit's point {values!r} has no false_positives and true_positives from 0 to 1.")
+    false, true = (float(share or 0.0) for share in shares)
+    return AuditPoint(false, true, str(values.get("label", "attack")))

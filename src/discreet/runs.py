@@ -1,0 +1,486 @@
+"""A run's folder: what was asked for, what was planned, spent, measured and proven, and the trained model.
+
+    config.toml         what was asked for, defaults included
+    plan.toml           the plan it was resolved into, its noise solved
+    ledger.jsonl        what was spent (unless the data set's own ledger counts it)
+    metrics.jsonl       what was measured on the way, a line an evaluation
+    checkpoint          model, optimizer and private state, replaced every so often
+    model.safetensors   the trained model
+    guarantee.json, guarantee.txt
+    end.json            that it has finished, and how
+
+Each file appears whole or not at all. A run that was killed at any moment is continued by `resume`; one that has
+finished says so and is left alone. One process at a time has the folder. A run that was refused before its first
+release leaves nothing behind.
+"""
+
+import copy
+import json
+import math
+import os
+import re
+import secrets
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from filelock import FileLock, Timeout
+from safetensors import SafetensorError
+from safetensors.torch import save_file
+from torch import nn
+
+from discreet import config as configuration
+from discreet.accounting.guarantee import Guarantee
+from discreet.augmentation import Images
+from discreet.config import EXAMPLES, Config
+from discreet.data import Data, load
+from discreet.errors import ConfigError, PrivacyError, positive, whole
+from discreet.ledger import Ledger, sync_folder
+from discreet.loading import length_of
+from discreet.models import build
+from discreet.plan import Plan
+from discreet.training import Fitted, Record, fit
+
+OPTIMIZERS = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+}
+
+
+@dataclass
+class Watch:
+    """Who is told how a run goes, and may stop it."""
+
+    stage: Callable[[str], None] = lambda words: None
+    begin: Callable[[int, int], None] = lambda done, steps: None
+    step: Callable[[int], None] = lambda step: None
+    record: Callable[[Record], None] = lambda record: None
+    stop: Callable[[], bool] = lambda: False
+    download: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    folder: Path
+    guarantee: Guarantee
+    accuracy: float | None
+    finished: bool
+    lost: int
+    anchor: str
+    already: bool = False  # it had finished before
+
+
+def train(config: Config, folder: str | Path, watch: Watch | None = None) -> Outcome:
+    """Begin a run in a new folder; one that is there already is left alone.
+
+    A config or data that is refused leaves no folder: nothing of it was released.
+    """
+    folder = Path(folder)
+    check(config)
+    made = _make(folder)
+    try:
+        with _held(folder):
+            _make(folder)  # somebody may have had it until now
+            _tidy(folder)
+            try:
+                settled = _settled(config)
+                write(folder / "config.toml", settled.to_toml())
+                return _carry_out(settled, folder, watch or Watch())
+            except (ConfigError, PrivacyError):
+                _unmake(folder)
+                raise
+    finally:
+        for place in made:  # only those that are empty again
+            with suppress(OSError):
+                place.rmdir()
+
+
+def resume(folder: str | Path, watch: Watch | None = None) -> Outcome:
+    """Continue a run where it was left; one that has finished is left alone."""
+    folder = Path(folder)
+    if not os.path.isfile(folder / "config.toml"):
+        raise ConfigError(f"{folder} is no run's folder: it has no config.toml. Begin one with: discreet train")
+    config = configuration.load(folder / "config.toml")
+    finished = read_end(folder)
+    if finished is not None:
+        return finished
+    check(config)
+    with _held(folder):
+        _tidy(folder)
+        return _carry_out(config, folder, watch or Watch())
+
+
+def read_end(folder: str | Path) -> Outcome | None:
+    """How a run ended, if it has."""
+    end = Path(folder) / "end.json"
+    if not os.path.isfile(end):
+        return None
+    try:
+        values = json.loads(end.read_text(encoding="utf-8"))
+        proven = Guarantee.from_json((end.parent / "guarantee.json").read_text(encoding="utf-8"))
+        return Outcome(end.parent, proven, values["accuracy"], True, values["lost"], values["anchor"], already=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ConfigError(f"{folder} has finished, but cannot be read: {error}") from error
+
+
+def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
+    watch.stage("reading the data")
+    data = read_data(config, watch.download)
+    torch.manual_seed(config.run.seed)
+    model = build(config.model.name, data.shape, data.classes or 1, **config.model.settings).to(_device(config))
+    changes = _changes(config)
+    _try(model, data, changes)
+    plan = _plan(config, folder, data, model, watch)
+    optimizer = make_optimizer(config, model)
+    board = _Board(folder / "tensorboard") if config.run.tensorboard else None
+    done = _known_records(folder)
+
+    def record(values: Record) -> None:
+        if int(values["step"]) > done:  # after a crash the same evaluation may come again
+            _append(folder / "metrics.jsonl", json.dumps(values))
+        if board is not None:
+            board.add(values)
+        watch.record(values)
+
+    watch.stage("training")
+    fitted = fit(
+        model,
+        data.train,
+        plan,
+        test=data.test,
+        optimizer=optimizer,
+        schedule=make_schedule(config, optimizer, plan.steps),
+        ledger=_ledger(config, folder),
+        checkpoint=folder / "checkpoint",
+        checkpoint_every=config.run.checkpoint_every,
+        chunk=config.run.chunk,
+        averaging=config.averaging.decay,
+        augment=changes,
+        copies=config.augmentation.copies,
+        evaluate_every=config.evaluation.every,
+        evaluate_rows=config.evaluation.batch_size,
+        preflight=config.run.preflight,
+        on_begin=watch.begin,
+        on_step=watch.step,
+        on_record=record,
+        stop=watch.stop,
+    )
+    if board is not None:
+        board.close()
+    return _conclude(fitted, folder)
+
+
+def _conclude(fitted: Fitted, folder: Path) -> Outcome:
+    """Write what a run leaves behind; the file that says it has finished comes last."""
+    proven = fitted.guarantee
+    write(folder / "guarantee.json", proven.to_json())
+    write(folder / "guarantee.txt", f"{proven}\n")
+    if fitted.finished:
+        weights = {n: t.detach().cpu().clone().contiguous() for n, t in fitted.model.state_dict().items()}
+        _replace(folder / "model.safetensors", lambda path: save_file(weights, path))
+        end = {"accuracy": fitted.accuracy, "lost": fitted.lost, "anchor": fitted.anchor}
+        write(folder / "end.json", json.dumps(end))
+    return Outcome(folder, proven, fitted.accuracy, fitted.finished, fitted.lost, fitted.anchor)
+
+
+def check(config: Config) -> None:
+    """Refuse what cannot be carried out, before a folder is made and any data is read."""
+    config.check()
+    run = config.run
+    positive("[evaluation] every", config.evaluation.every)
+    whole("[evaluation] batch_size", config.evaluation.batch_size, least=1)
+    positive("[run] checkpoint_every", run.checkpoint_every, zero=True)
+    whole("[run] seed", run.seed, least=0, most=2**63 - 1)
+    if run.chunk is not None:
+        whole("[run] chunk", run.chunk, least=1)
+    if not 0 <= config.averaging.decay < 1:
+        raise ConfigError(f"[averaging] decay is {config.averaging.decay!r}; it must be from 0 to below 1.")
+    changes = _changes(config)
+    if whole("[augmentation] copies", config.augmentation.copies, least=1) > 1 and changes is None:
+        raise ConfigError(
+            f"[augmentation] copies is {config.augmentation.copies}, but nothing changes them: they would all be the "
+            "same; say flip or shift."
+        )
+    if run.ledger is None and (run.dataset, run.dataset_epsilon, run.dataset_delta) != (None, None, None):
+        raise ConfigError("[run] dataset and its cap are of a data set's ledger; say ledger = ... where it is.")
+    _ledger(config, Path())
+    for section, settings, own in (
+        ("data", config.data.settings, _OF_DATA),
+        ("model", config.model.settings, ("name", "shape", "outputs")),
+    ):
+        twice = sorted(set(settings) & set(own))
+        if twice:
+            raise ConfigError(f"[{section}.settings] {twice[0]} is no setting: it is given by other means.")
+    _device(config)
+    made_up = nn.Linear(1, 1)
+    make_schedule(config, make_optimizer(config, made_up), 1)
+    if run.tensorboard and find_spec("tensorboard") is None:
+        raise ConfigError("[run] tensorboard needs a package: pip install 'discreet[tensorboard]'.")
+
+
+# --- what a config makes ---------------------------------------------------------------------------------------------
+
+
+_OF_DATA = ("name", "folder", "download", "label", "schema", "test_fraction", "progress")
+
+
+def read_data(config: Config, progress: Callable[[int, int], None] | None = None) -> Data:
+    """The data that a config names."""
+    section = config.data
+    return load(
+        section.name,
+        folder=section.folder,
+        download=section.download,
+        label=section.label,
+        schema=section.schema,
+        test_fraction=section.test_fraction,
+        progress=progress,
+        **section.settings,
+    )
+
+
+def _plan(config: Config, folder: Path, data: Data, model: nn.Module, watch: Watch) -> Plan:
+    """The plan in the folder, or a new one, which is written there before anything is spent."""
+    path = folder / "plan.toml"
+    if path.is_file():
+        return Plan.load(path)
+    examples = length_of(data.train)
+    if config.data.examples is not None and config.data.examples != examples:
+        raise ConfigError(f"[data] examples is {config.data.examples:,}, but there are {examples:,} to train on.")
+    watch.stage("solving for the noise")
+    made = config.plan(examples, model)
+    _replace(path, made.save)
+    return made
+
+
+def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
+    """The optimizer that a config names."""
+    section = config.optimizer
+    positive("[optimizer] learning_rate", section.learning_rate)
+    positive("[optimizer] momentum", section.momentum, zero=True)
+    positive("[optimizer] weight_decay", section.weight_decay, zero=True)
+    rate = section.learning_rate
+    if section.at_batch_size is not None:
+        rate *= config.budget.batch_size / whole("[optimizer] at_batch_size", section.at_batch_size, least=1)
+    settings: dict[str, Any] = {"lr": rate, "weight_decay": section.weight_decay, **section.settings}
+    if section.momentum:
+        if section.name not in ("sgd", "rmsprop"):
+            raise ConfigError(f"[optimizer] momentum is for sgd and rmsprop; {section.name} has settings of its own.")
+        settings["momentum"] = section.momentum
+    settings = {name: tuple(v) if isinstance(v, list) else v for name, v in settings.items()}
+    try:
+        return OPTIMIZERS[section.name](model.parameters(), **settings)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ConfigError(f"[optimizer] {section.name} cannot be made of {settings}: {error}") from error
+
+
+def make_schedule(
+    config: Config, optimizer: torch.optim.Optimizer, steps: int
+) -> torch.optim.lr_scheduler.LRScheduler | None:
+    """The learning rate's course that a config names."""
+    section = config.schedule
+    if section.name == "constant" and not section.warmup:
+        return None
+    if not 0 <= section.warmup < 1:
+        raise ConfigError(f"[schedule] warmup is {section.warmup}; it is a part of the run, from 0 to below 1.")
+    warm = section.warmup * steps
+
+    def factor(step: int) -> float:
+        if step < warm:
+            return (step + 1) / (warm + 1)
+        left = 1 - (step - warm) / max(1.0, steps - warm)
+        return {"constant": 1.0, "linear": left, "cosine": (1 - math.cos(math.pi * left)) / 2}[section.name]
+
+    return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
+
+
+def _ledger(config: Config, folder: Path) -> Ledger | Path:
+    run = config.run
+    if run.ledger is None:
+        return folder / "ledger.jsonl"
+    return Ledger(run.ledger, dataset=run.dataset, epsilon=run.dataset_epsilon, delta=run.dataset_delta)
+
+
+def _device(config: Config) -> torch.device:
+    name = config.run.device
+    try:
+        device = torch.device(name)
+        torch.zeros(1, device=device).tolist()
+    except (RuntimeError, AssertionError) as error:
+        why = (str(error).splitlines() or [""])[0]
+        raise ConfigError(f"[run] device {name!r} cannot be used here: {why}") from error
+    return device
+
+
+def _changes(config: Config) -> Images | None:
+    section = config.augmentation
+    made = Images(section.flip, section.shift)
+    return made if section.flip or section.shift else None
+
+
+def _try(model: nn.Module, data: Data, changes: Images | None) -> None:
+    """Refuse a model that cannot take the data, before anything is counted: a copy of it gets two made-up rows."""
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    rows = torch.zeros(2, *data.shape, device=device)
+    if changes is not None:
+        rows = changes(rows)
+    try:
+        with torch.no_grad(), torch.random.fork_rng():
+            outputs = copy.deepcopy(model)(rows)
+    except Exception as error:
+        words = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"the model cannot take examples of shape {data.shape}: {words}") from error
+    wanted = (2, data.classes or 1)
+    shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if shape != wanted and not (data.classes is None and shape == (2,)):
+        raise ConfigError(f"of two examples the model makes {shape}; outputs of shape {wanted} are needed.")
+
+
+class _Board:
+    """TensorBoard's logs, begun with the first record."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._writer: Any = None
+
+    def add(self, values: Record) -> None:
+        if self._writer is None:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self._writer = SummaryWriter(str(self._folder))
+        for name, value in values.items():
+            if isinstance(value, (int, float)) and name != "step":
+                self._writer.add_scalar(name, value, int(values["step"]))
+
+    def close(self) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+
+def _settled(config: Config) -> Config:
+    """The same with whole paths, so that it means the same files wherever it is continued from."""
+
+    def found(path: str | None) -> str | None:
+        return None if path is None else str(Path(path).absolute())
+
+    data, run = config.data, config.run
+    named = data.name not in EXAMPLES and ":" not in data.name and os.path.exists(data.name)
+    name = str(found(data.name)) if named else data.name
+    data = msgspec.structs.replace(data, name=name, folder=found(data.folder), schema=found(data.schema))
+    return msgspec.structs.replace(config, data=data, run=msgspec.structs.replace(run, ledger=found(run.ledger)))
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+_FILES = ("config.toml", "plan.toml", "ledger.jsonl", "metrics.jsonl", "checkpoint", "model.safetensors")
+_SCRATCH = re.compile(r"\..+\.[0-9a-f]{8}")
+_LOCK = ".lock"
+
+
+def _make(folder: Path) -> list[Path]:
+    """Make a run's folder, or take one that is empty; which folders were made, the innermost first."""
+    try:
+        if folder.exists() and (not folder.is_dir() or not _empty(folder)):
+            raise ConfigError(
+                f"{folder} is there already and is left alone; choose another --out, or go on with: discreet resume "
+                f"{folder}"
+            )
+        made = [place for place in (folder, *folder.parents) if not place.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made: {error}") from error
+    return made
+
+
+def _empty(folder: Path) -> bool:
+    """Whether nothing is in a folder but what a run leaves that was killed before its config was written."""
+    return all(p.name == _LOCK or _SCRATCH.fullmatch(p.name) for p in folder.iterdir())
+
+
+def _unmake(folder: Path) -> None:
+    """Take away what a run wrote that has released nothing; one that has released anything stays."""
+    ledger = folder / "ledger.jsonl"
+    if ledger.is_file() and ledger.read_bytes().count(b"\n") > 1:
+        return
+    for name in (*_FILES, "ledger.jsonl.lock", _LOCK):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _tidy(folder: Path) -> None:
+    """Take away what a killed process left half written."""
+    for path in folder.iterdir():
+        if _SCRATCH.fullmatch(path.name):
+            path.unlink(missing_ok=True)
+    ledger = folder / "ledger.jsonl"
+    opened = not ledger.is_file() or b"\n" in ledger.read_bytes()
+    if not opened and not (folder / "checkpoint").exists():  # its first line comes before any release
+        ledger.unlink()
+
+
+@contextmanager
+def _held(folder: Path) -> Generator[None]:
+    """Have the folder for oneself; the system lets it go when the process ends, however it ends."""
+    lock = FileLock(folder / _LOCK)
+    try:
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise ConfigError(f"{folder} is in use by another process; wait for it, or stop it.") from error
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be locked: {error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file in one move."""
+    _replace(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
+
+
+def _replace(path: Path, make: Callable[[Path], Any]) -> None:
+    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        make(scratch)
+        with scratch.open("rb") as file:
+            os.fsync(file.fileno())
+        scratch.replace(path)
+        sync_folder(path.parent)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{path} cannot be written: {error}") from error
+    finally:
+        scratch.unlink(missing_ok=True)
+
+
+def _append(path: Path, line: str) -> None:
+    with path.open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
+
+
+def _known_records(folder: Path) -> int:
+    """The last step that metrics.jsonl has; a line that was cut off by a crash is taken away."""
+    path = folder / "metrics.jsonl"
+    if not path.is_file():
+        return -1
+    kept: list[str] = []
+    last = -1
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            values: Mapping[str, Any] = json.loads(line)
+            last = int(values["step"])
+        except (ValueError, KeyError, TypeError):
+            break
+        kept.append(line)
+    write(path, "".join(f"{line}\n" for line in kept))
+    return last

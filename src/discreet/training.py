@@ -1,0 +1,394 @@
+"""The loop for those who do not want to write one: private steps, evaluation, averaging, checkpoints."""
+
+import time
+import warnings
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset, TensorDataset
+
+from discreet.accounting.guarantee import Guarantee
+from discreet.augmentation import Images
+from discreet.checkpoint import load_checkpoint, save_checkpoint
+from discreet.errors import ConfigError, PrivacyError, positive, whole
+from discreet.ledger import Ledger
+from discreet.loading import length_of
+from discreet.memory import chunk_that_fits, ran_out
+from discreet.plan import Plan
+from discreet.private import Private, attach
+
+Rows = tuple[Tensor, Tensor] | Dataset[Any]
+Loss = Callable[[Tensor, Tensor], Tensor]
+Record = dict[str, Any]
+
+
+@dataclass
+class Fitted:
+    """A trained model, what is proven of it, and what was measured on the way."""
+
+    model: nn.Module
+    guarantee: Guarantee
+    records: list[Record] = field(default_factory=list)
+    finished: bool = True  # False where it was stopped before its plan was spent
+    lost: int = 0  # steps that a crash had spent, and that are not repeated
+    anchor: str = ""  # the hash of the ledger's last line
+
+    @property
+    def accuracy(self) -> float | None:
+        """On held-out data, at the end; None without such data, or where a number is predicted."""
+        return self.records[-1].get("accuracy") if self.records else None
+
+
+def fit(
+    model: nn.Module,
+    data: Rows,
+    plan: Plan,
+    *,
+    test: Rows | None = None,
+    loss: Loss | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
+    ledger: str | Path | Ledger | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    chunk: int | None = None,
+    averaging: float = 0.0,
+    augment: Callable[[Tensor], Tensor] | None = None,
+    copies: int = 1,
+    evaluate_every: float = 1.0,
+    evaluate_rows: int = 1000,
+    preflight: bool = True,
+    on_begin: Callable[[int, int], None] = lambda done, steps: None,
+    on_step: Callable[[int], None] = lambda step: None,
+    on_record: Callable[[Record], None] = lambda record: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Fitted:
+    """Train a model by a plan, to the end of its steps; the model itself ends up trained.
+
+    - `data` and `test`: a pair of tensors or a map-style Dataset of pairs; `test` must be public, or other data;
+    - `loss(outputs, targets)`: one value a row; cross-entropy for whole-number targets, squared error for others;
+    - `optimizer`: any of torch's on the model's parameters, SGD with learning rate 0.5 if not given; `schedule` is
+      stepped after each release, and for those that a crash has lost;
+    - `checkpoint`: a file that is written every `checkpoint_every` seconds and at the end; where it exists, the run
+      continues from it;
+    - `chunk`: rows taken at a time, found by itself if not given; what is released is the same;
+    - `averaging`: the decay of a running average of the weights, which the model has at the end;
+    - `augment` changes a batch of inputs at random; with `copies` > 1 so many changed copies of each example are
+      averaged before they are bounded;
+    - `evaluate_every`: epochs between evaluations, each a record: step, epoch, epsilon so far, seconds, accuracy;
+      `evaluate_rows` are evaluated at a time;
+    - `stop()` is asked after every release.
+
+    What is wrong with the arguments is said before anything is counted.
+    """
+    positive("evaluate_every", evaluate_every)
+    whole("evaluate_rows", evaluate_rows, least=1)
+    positive("checkpoint_every", checkpoint_every, zero=True)
+    whole("copies", copies, least=1)
+    if copies > 1 and augment is None:
+        raise ConfigError(f"copies is {copies}, but nothing changes them: they would all be the same; give augment=.")
+    if chunk is not None:
+        whole("chunk", chunk, least=1)
+    if not 0 <= averaging < 1:
+        raise ConfigError(f"averaging is {averaging!r}; it must be from 0 to below 1.")
+    length = length_of(data)
+    if isinstance(plan, Plan):
+        plan.sampling.check_length(length)
+    if test is not None:
+        length_of(test)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5) if optimizer is None else optimizer
+    own = {id(p) for p in model.parameters()}
+    if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+        raise ConfigError("the optimizer has none of the model's parameters; make it with model.parameters().")
+    private = attach(model, plan, ledger, preflight=preflight)
+    try:
+        average = _Average(model, averaging)
+        state = _State(model, private, optimizer, schedule, average, checkpoint, checkpoint_every)
+        begun = private.released == 0 or state.saved
+        state.resume()
+        private.own_loop = begun and loss is None and (augment is None or isinstance(augment, Images))
+        on_begin(private.released, plan.steps)
+        device = next(model.parameters()).device
+        chosen = loss or loss_for(data)
+        losses = _Losses(model, chosen, augment, copies, preflight)
+        at_most = chunk or chunk_that_fits(model, torch.as_tensor(_first(data)[0]), copies, plan.sampling.batch_size)
+        between = max(1, round(evaluate_every * plan.sampling.steps_for(1.0)))
+
+        def note() -> None:
+            record = state.record()
+            if test is not None:
+                with average.used():
+                    record |= evaluate(model, test, chosen, rows=evaluate_rows)
+            state.records.append(record)
+            on_record(record)
+
+        stopped = False
+        while private.remaining and not stopped:
+            for inputs, targets in private.batches(data, at_most=at_most):
+                try:
+                    x, y = inputs.to(device), targets.to(device)
+                    complete = private.backward(losses(x, y))
+                except (RuntimeError, MemoryError) as error:
+                    if not ran_out(error) or at_most == 1:
+                        raise
+                    at_most = max(1, min(at_most, len(inputs)) // 2)
+                    break  # the same batch is taken again in smaller pieces: nothing of it was released
+                if not complete:
+                    continue
+                optimizer.step()
+                if schedule is not None:
+                    schedule.step()
+                average.update()
+                on_step(private.released)
+                if private.released % between == 0 and private.remaining:
+                    note()
+                state.save_if_due()
+                stopped = stop()
+                if stopped:
+                    break
+        if not state.records or state.records[-1]["step"] != private.released:
+            note()
+        state.save()
+        if not private.remaining:
+            average.keep()
+        return Fitted(model, private.guarantee(), state.records, not private.remaining, state.lost, private.anchor)
+    finally:
+        private.detach()
+
+
+def evaluate(model: nn.Module, data: Rows, loss: Loss | None = None, *, rows: int = 1000) -> Record:
+    """The mean loss on held-out data, and the accuracy where classes are predicted; `rows` at a time."""
+    loss = loss or loss_for(data)
+    device = next(model.parameters()).device
+    dataset = TensorDataset(*data) if isinstance(data, tuple) else data
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    total, right, count, guesses = 0.0, 0, 0, 0
+    try:
+        with torch.no_grad():
+            for inputs, targets in DataLoader(dataset, batch_size=rows):
+                outputs, targets = model(inputs.to(device)), targets.to(device)
+                total += float(loss(outputs, targets).double().sum())
+                count += len(targets)
+                if not targets.is_floating_point() and outputs.dim() == targets.dim() + 1:
+                    right += int((outputs.argmax(1) == targets).sum())
+                    guesses += targets.numel()
+    finally:
+        for module, training in modes:  # a frozen part that was in eval mode stays there
+            module.training = training
+    if count == 0:
+        raise ConfigError("there is no held-out data to evaluate on.")
+    return {"loss": total / count} | ({"accuracy": right / guesses} if guesses else {})
+
+
+def loss_for(data: Rows) -> Loss:
+    """Cross-entropy where targets are whole numbers, squared error where they are not; one value a row."""
+    target = torch.as_tensor(_first(data)[1])
+    if not target.is_floating_point():
+        return lambda outputs, targets: F.cross_entropy(outputs, targets, reduction="none")
+
+    def squared(outputs: Tensor, targets: Tensor) -> Tensor:
+        predicted, wanted = outputs.reshape(len(outputs), -1), targets.reshape(len(targets), -1)
+        if predicted.shape != wanted.shape:
+            raise ConfigError(
+                f"the model predicts {predicted.shape[1]} numbers a row, and there are {wanted.shape[1]} targets; give "
+                "it as many outputs."
+            )
+        return (predicted - wanted).square().mean(1)
+
+    return squared
+
+
+def _first(data: Rows) -> tuple[Tensor, Any]:
+    """One example, for its shape and type."""
+    return (data[0][0], data[1][0]) if isinstance(data, tuple) else data[0]
+
+
+class _Losses:
+    """One loss an example: of itself, or the mean over its changed copies.
+
+    The first copies go through the model one by one, as the rows of a batch do, so that preflight sees which row is
+    whose; later ones all at once, which is faster.
+    """
+
+    def __init__(
+        self, model: nn.Module, loss: Loss, augment: Callable[[Tensor], Tensor] | None, copies: int, probed: bool
+    ) -> None:
+        self._model, self._loss, self._augment, self._copies = model, loss, augment, copies
+        self._apart = probed and copies > 1
+
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        if self._augment is None:
+            return self._loss(self._model(x), y)
+        copies, rows = self._copies, len(x) * self._copies
+        changed = self._augment(x.repeat_interleave(copies, 0))
+        if len(changed) != rows:
+            raise ConfigError(f"augment made {len(changed)} rows of {rows}; it must change each and keep their order.")
+        if self._apart:
+            self._apart = len(x) < 2  # a single row shows nothing
+            return torch.stack([self._of(changed[i::copies], y) for i in range(copies)], 1).mean(1)
+        return self._of(changed, y.repeat_interleave(copies, 0)).view(len(x), copies).mean(1)
+
+    def _of(self, x: Tensor, y: Tensor) -> Tensor:
+        losses = self._loss(self._model(x), y)
+        if losses.shape != (len(x),):
+            raise PrivacyError(
+                f"the losses of {len(x)} changed copies have shape {tuple(losses.shape)}; one for each is needed, "
+                f"shape ({len(x)},). Use reduction='none'."
+            )
+        return losses
+
+
+class _Average:
+    """A running average of the weights: what is computed from released weights costs nothing."""
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self._parameters = dict(model.named_parameters())
+        self._decay, self._count = decay, 0
+        self.weights = {n: p.detach().clone() for n, p in self._parameters.items()} if decay else {}
+
+    @torch.no_grad()
+    def update(self) -> None:
+        if not self._decay:
+            return
+        self._count += 1
+        decay = min(self._decay, (1 + self._count) / (10 + self._count))  # the first weights are soon forgotten
+        for name, weight in self.weights.items():
+            weight.lerp_(self._parameters[name], 1 - decay)
+
+    @contextmanager
+    def used(self) -> Generator[None]:
+        """The model has the averaged weights for a moment."""
+        own = {n: p.detach().clone() for n, p in self._parameters.items() if n in self.weights}
+        self.keep()
+        try:
+            yield
+        finally:
+            for name, weight in own.items():
+                self._parameters[name].data.copy_(weight)
+
+    def keep(self) -> None:
+        """The model has the averaged weights from now on."""
+        for name, weight in self.weights.items():
+            self._parameters[name].data.copy_(weight)
+
+    def state(self) -> dict[str, Any]:
+        return {"count": self._count, "weights": self.weights}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        if set(state["weights"]) != set(self.weights):
+            raise ConfigError("the checkpoint was made with another averaging; continue with the same.")
+        self._count = int(state["count"])
+        for name, weight in state["weights"].items():
+            self.weights[name].copy_(weight)
+
+
+class _State:
+    """What a run remembers, and when it is written down."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        private: Private,
+        optimizer: torch.optim.Optimizer,
+        schedule: torch.optim.lr_scheduler.LRScheduler | None,
+        average: _Average,
+        checkpoint: str | Path | None,
+        every: float,
+    ) -> None:
+        self._model, self._private, self._optimizer, self._schedule = model, private, optimizer, schedule
+        self._average, self._path, self._every = average, None if checkpoint is None else Path(checkpoint), every
+        self.records: list[Record] = []
+        self.lost = 0
+        self._began = self._saved = time.monotonic()
+        self._earlier, self._first = 0.0, private.released
+
+    @property
+    def saved(self) -> bool:
+        """Whether there is a checkpoint to continue from."""
+        return self._path is not None and self._path.exists()
+
+    def resume(self) -> None:
+        """Continue from the checkpoint, if there is one."""
+        if self._path is None or not self._path.exists():
+            self.lost = self._private.released
+            self._catch_up(self.lost)
+            return
+        found = load_checkpoint(
+            self._path, model=self._model, private=self._private, optimizer=self._optimizer, schedule=self._schedule
+        )
+        extra = found.extra
+        if not isinstance(extra, dict) or set(extra) != {"records", "average", "seconds", "lost"}:
+            raise ConfigError(f"{self._path} is no checkpoint of a trained run.")
+        self.records, self.lost = list(extra["records"]), int(extra["lost"]) + found.lost
+        self._average.restore(extra["average"])
+        self._catch_up(found.lost)
+        self._earlier, self._first = float(extra["seconds"]), self._private.released
+
+    def _catch_up(self, lost: int) -> None:
+        """The schedule goes by releases: those that were lost count."""
+        if self._schedule is None:
+            return
+        with warnings.catch_warnings():  # that the optimizer made no step of its own for them is known
+            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+            for _ in range(lost):
+                self._schedule.step()
+
+    @property
+    def _seconds(self) -> float:
+        return self._earlier + time.monotonic() - self._began
+
+    def record(self) -> Record:
+        """Where the run is."""
+        private, sampling = self._private, self._private.plan.sampling
+        passed = max(time.monotonic() - self._began, 1e-9)
+        spent, limit = private.spent, private.plan.epsilon
+        return {
+            "step": private.released,
+            "epoch": sampling.epochs_in(private.released),
+            "epsilon": spent,
+            **({} if limit is None else {"epsilon_left": max(0.0, limit - spent)}),
+            "seconds": round(self._seconds, 3),
+            "examples_per_second": round((private.released - self._first) * sampling.batch_size / passed, 1),
+            **_norms(private.learned.get("bound")),
+        }
+
+    def save_if_due(self) -> None:
+        if time.monotonic() - self._saved >= self._every:
+            self.save()
+
+    def save(self) -> None:
+        if self._path is None:
+            return
+        extra = {
+            "records": self.records,
+            "average": self._average.state(),
+            "seconds": self._seconds,
+            "lost": self.lost,
+        }
+        save_checkpoint(
+            self._path,
+            model=self._model,
+            private=self._private,
+            optimizer=self._optimizer,
+            schedule=self._schedule,
+            extra=extra,
+        )
+        self._saved = time.monotonic()
+
+
+def _norms(state: Any) -> Record:
+    """The clipping norms that a bound has learned from noisy answers, by part; nothing of any other bound."""
+    if not isinstance(state, dict) or not {"parts", "norms"} <= set(state):
+        return {}
+    parts = ["all parameters"] if len(state["parts"]) == 1 else [", ".join(names) for names in state["parts"]]
+    return {"clipping_norms": dict(zip(parts, state["norms"], strict=True))}
+
+
+__all__ = ["Fitted", "evaluate", "fit", "loss_for"]
