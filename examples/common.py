@@ -1,13 +1,12 @@
 """What the examples share: data, a network for it, and the loop."""
 
-import gzip
+import argparse
 import os
 import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.progress import track
 from torch import Tensor, nn
@@ -28,28 +27,11 @@ class Data:
 
 def load(name: str) -> Data:
     """Scikit-learn's digits, or MNIST from the folder that DISCREET_DATA names."""
-    if name == "digits":
-        from sklearn.datasets import load_digits
-
-        x, y = (torch.from_numpy(a) for a in load_digits(return_X_y=True))
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-        x, y = (x[order] / 16).float(), y[order]
-        return Data(x[360:], y[360:], x[:360], y[:360])
-    folder = Path(os.environ.get("DISCREET_DATA", ".")) / "mnist"
-    if not folder.is_dir():
-        raise SystemExit(f"{folder} is not there; set DISCREET_DATA to the folder that has mnist/*-ubyte.gz in it.")
-
-    def read(part: str, kind: str) -> Tensor:
-        with gzip.open(folder / f"{part}-{kind}-ubyte.gz") as file:
-            content = np.frombuffer(file.read(), np.uint8)
-        sizes = [int.from_bytes(content[4 + 4 * i : 8 + 4 * i].tobytes(), "big") for i in range(content[3])]
-        return torch.from_numpy(content[4 + 4 * len(sizes) :].reshape(sizes).copy())
-
-    def part(name: str) -> tuple[Tensor, Tensor]:
-        images = read(name, "images-idx3").float().unsqueeze(1) / 255
-        return images, read(name, "labels-idx1").long()
-
-    return Data(*part("train"), *part("t10k"))
+    found = discreet.data.load(name)
+    assert isinstance(found.train, tuple)
+    assert isinstance(found.test, tuple)
+    flat = (lambda x: x.flatten(1)) if name == "digits" else (lambda x: x)
+    return Data(flat(found.train[0]), found.train[1], flat(found.test[0]), found.test[1])
 
 
 def network(data: Data, activation=nn.Tanh) -> nn.Module:
@@ -96,6 +78,16 @@ def train(
         right = torch.cat([model(rows).argmax(1) for rows in data.test_x.split(1000)]) == data.test_y
     private.detach()
     return Result(float(right.float().mean()), private.guarantee(), time.perf_counter() - started)
+
+
+def options(words: str | None) -> argparse.ArgumentParser:
+    """The flags that examples share."""
+    parser = argparse.ArgumentParser(description=words, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", choices=["digits", "mnist"], default="digits")
+    parser.add_argument("--epochs", type=float, default=15)
+    parser.add_argument("--epsilon", type=float, default=3.0)
+    parser.add_argument("--batch-size", type=int, default=256)
+    return parser
 
 
 def machine() -> str:

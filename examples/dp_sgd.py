@@ -6,12 +6,11 @@ MNIST is read from the folder that DISCREET_DATA names. Each part prints a table
 private data would be tuning, which costs budget: see discreet.Tuning.
 """
 
-import argparse
 import tempfile
 from pathlib import Path
 
 import torch
-from common import Data, load, machine, network, train
+from common import Data, load, machine, network, options, train
 from torch import nn
 
 from discreet import Clip, Gaussian, Mechanism, Plan, Poisson, calibrate
@@ -100,11 +99,7 @@ PARTS = {"optimizers": optimizers, "clipping": clipping, "schedules": schedules,
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", choices=["digits", "mnist"], default="digits")
-    parser.add_argument("--epochs", type=float, default=15)
-    parser.add_argument("--epsilon", type=float, default=3.0)
-    parser.add_argument("--batch-size", type=int, default=256)
+    parser = options(__doc__)
     parser.add_argument("--only", choices=PARTS)
     arguments = parser.parse_args()
     data = load(arguments.data)

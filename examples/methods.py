@@ -6,11 +6,10 @@ MNIST is read from the folder that DISCREET_DATA names. Prints a table: accuracy
 the paper's accounting would say, seconds.
 """
 
-import argparse
 from collections.abc import Callable
 
 import torch
-from common import Data, Result, load, machine, network, train
+from common import Data, Result, load, machine, network, options, train
 from torch import nn
 
 from discreet import Kalman, Plan, Score, methods
@@ -60,11 +59,7 @@ def show(name: str, result: Result) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", choices=["digits", "mnist"], default="digits")
-    parser.add_argument("--epochs", type=float, default=15)
-    parser.add_argument("--epsilon", type=float, default=3.0)
-    parser.add_argument("--batch-size", type=int, default=256)
+    parser = options(__doc__)
     parser.add_argument("--only", default="", help="part of a name")
     arguments = parser.parse_args()
     data = load(arguments.data)

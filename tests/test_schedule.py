@@ -1,10 +1,10 @@
 """Noise that changes on the way: accounted, drawn, counted in the ledger and verified as it was planned."""
 
-import json
 from dataclasses import replace
 
 import pytest
 import torch
+from forgery import rewritten
 from torch import nn
 from torch.nn import functional as F
 
@@ -27,7 +27,6 @@ from discreet import (
 )
 from discreet.accounting import cost
 from discreet.contracts import Phase
-from discreet.ledger import chained
 
 FACTORS = (2.0, 1.0, 0.5)
 
@@ -118,17 +117,6 @@ def test_a_checkpoint_of_a_lost_ledger_is_counted_at_the_right_noise():
     other.load_state_dict(state)
     assert [(p.steps, p.multiplier) for p in other._ledger.phases] == [(2, 2.0), (3, 1.0), (1, 0.5)]
     assert other.guarantee().epsilon == pytest.approx(plan().guarantee().epsilon)
-
-
-def rewritten(path, change):
-    """The ledger with its lines changed and the chain mended, as a forger without a key would."""
-    head, lines = "", []
-    for line in path.read_text().splitlines():
-        content = json.loads(line)
-        change(content)
-        made, head = chained(content, head, None)
-        lines.append(made)
-    path.write_bytes(b"".join(lines))
 
 
 def test_releases_that_are_cheaper_than_their_stretch_are_noticed(tmp_path):

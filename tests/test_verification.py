@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from forgery import rewritten
 from torch import nn
 from torch.nn import functional as F
 from typer.testing import CliRunner
@@ -141,19 +142,6 @@ def test_a_signed_ledger_cannot_be_rewritten_without_its_key(tmp_path):
     with pytest.raises(PrivacyError, match="damaged at line 1"):
         verify(tmp_path / "unsigned.jsonl", key=KEY)
     assert verify(path).runs[0].released == 3  # without the key the chain can still be read
-
-
-def rewritten(path, change):
-    """The whole file written anew, chain and all, after a change to each line's content."""
-    from discreet.ledger import chained
-
-    head, lines = "", []
-    for line in path.read_text().splitlines():
-        content = json.loads(line)
-        change(content)
-        made, head = chained(content, head, None)
-        lines.append(made)
-    path.write_bytes(b"".join(lines))
 
 
 def test_a_cost_that_does_not_follow_from_the_plan_is_a_forgery(tmp_path):

@@ -4,7 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from discreet import data as data
     from discreet import features, methods
+    from discreet import models as models
     from discreet import nn as nn
     from discreet.accounting.calibrate import calibrate
     from discreet.accounting.guarantee import Claim, Condition, Guarantee
@@ -136,10 +138,10 @@ def __getattr__(name: str) -> Any:
     """Public names are imported when they are first used, so that accounting starts without torch."""
     if name in _HOMES:
         return getattr(import_module(f"discreet.{_HOMES[name]}"), name)
-    if name in ("features", "methods", "nn"):
+    if name in ("data", "features", "methods", "models", "nn"):
         return import_module(f"discreet.{name}")
     raise AttributeError(f"module 'discreet' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "nn"])  # nn is left out of __all__, as torch's own has the name
+    return sorted([*__all__, "__version__", "data", "models", "nn"])  # names that others have too stay out of __all__
