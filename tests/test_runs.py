@@ -11,7 +11,7 @@ from torch import nn
 
 from discreet import BudgetExhausted, ConfigError, Plan, PrivacyError, verify
 from discreet.accounting.guarantee import Guarantee
-from discreet.config import from_dict, load
+from discreet.config import from_dict, load, merged
 from discreet.report import read
 from discreet.runs import Watch, make_optimizer, make_schedule, read_end, resume, train
 
@@ -563,3 +563,41 @@ def test_what_cannot_be_carried_out_is_refused_before_a_folder_is_made(table, tm
     with pytest.raises(ConfigError, match=words):
         train(config(table, **sections), tmp_path / "a", Watch(stage=pytest.fail))
     assert not (tmp_path / "a").exists()
+
+
+def test_a_relation_that_a_split_by_position_does_not_keep_is_refused(tmp_path):
+    """Which rows are held out depends on how many there are: with one more, many change sides."""
+    config = from_dict(
+        {
+            "data": {"name": "digits"},
+            "model": {"name": "linear"},
+            "budget": {"noise": 5.0, "steps": 2, "batch_size": 64},
+            "stages": {
+                "sampling": {"type": "Poisson", "rate": 0.05},
+                "bound": {"type": "Clip", "norm": 1.0},
+                "noise": {"type": "Gaussian"},
+            },
+        }
+    )
+    with pytest.raises(ConfigError, match="added or removed"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_changed_guarantee_is_not_repeated(tmp_path):
+    config = from_dict({"model": {"name": "linear"}, "budget": {"noise": 5.0, "steps": 2, "batch_size": 64}})
+    train(config, tmp_path / "run")
+    path = tmp_path / "run" / "guarantee.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"epsilon": values["epsilon"] / 2}))
+    with pytest.raises(PrivacyError, match="says less than its ledger proves"):
+        resume(tmp_path / "run")
+
+
+def test_a_flag_for_epochs_replaces_steps_in_the_file():
+    file = from_dict({"budget": {"epsilon": 1.0, "steps": 7}})
+    assert merged(file, {"budget.epochs": 40.0}).budget.steps is None
+    with pytest.raises(ConfigError, match="no fields of its own"):
+        merged(file, {"data.name.x": 1})
+    with pytest.raises(ConfigError, match="must be a finite number"):
+        merged(file, {"optimizer.settings.lr": math.nan})

@@ -564,3 +564,46 @@ def test_a_model_that_runs_out_or_cannot_be_copied_gets_a_small_chunk():
     model = linear()
     model.made = model.weight * 2  # no leaf: torch does not copy it
     assert chunk_that_fits(model, torch.zeros(SIZE), 1, 100) == 64
+
+
+# --- what is said of the loop, and what is refused before anything is counted ----------------------------------------
+
+
+def own_row(fitted):
+    (found,) = [c.status for c in fitted.guarantee.conditions if "own row's outputs" in c.text]
+    return found
+
+
+def test_only_the_librarys_own_loop_loss_and_augmentation_are_proven_to_keep_rows_apart(tmp_path):
+    class Mixes(Images):
+        def __call__(self, images):
+            return images + images.mean(0, keepdim=True)
+
+    torch.manual_seed(0)
+    x, y = torch.rand(40, 1, 4, 4), torch.randint(3, (40,))
+    plan = discreet.methods.dp_sgd(examples=40, batch_size=10, steps=4, noise=1.0, delta=1e-5)
+
+    def model():
+        return nn.Sequential(nn.Flatten(), nn.Linear(16, 3))
+
+    assert own_row(fit(model(), (x, y), plan)) == "proven"
+    assert own_row(fit(model(), (x, y), plan, augment=Images(flip=True))) == "proven"
+    assert own_row(fit(model(), (x, y), plan, augment=Mixes())) == "assumed"
+
+    def own_loss(outputs, targets):
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+    files = {"ledger": tmp_path / "ledger", "checkpoint": tmp_path / "checkpoint"}
+    assert own_row(fit(model(), (x, y), plan, loss=own_loss, stop=lambda: True, **files)) == "assumed"
+    assert own_row(fit(model(), (x, y), plan, **files)) == "assumed"  # some of its steps had another loss
+
+
+def test_what_cannot_work_is_refused_before_a_release(tmp_path):
+    x, y = torch.rand(40, 16), torch.randint(3, (40,))
+    plan = discreet.methods.dp_sgd(examples=40, batch_size=10, steps=4, noise=1.0, delta=1e-5)
+    model, ledger = nn.Linear(16, 3), tmp_path / "ledger"
+    with pytest.raises(ConfigError, match="LBFGS"):
+        fit(model, (x, y), plan, optimizer=torch.optim.LBFGS(model.parameters()), ledger=ledger)
+    with pytest.raises(ConfigError, match="held-out data does not fit"):
+        fit(model, (x, y), plan, test=(torch.rand(5, 9), torch.zeros(5, dtype=torch.long)), ledger=ledger)
+    assert not ledger.exists()

@@ -268,10 +268,25 @@ def load(path: str | Path) -> Config:
 
 def from_dict(values: Mapping[str, Any]) -> Config:
     """A run of plain values."""
+    _check_plain(values, "the file")
     try:
         return msgspec.convert(values, Config)
     except msgspec.ValidationError as error:
         raise ConfigError(_in_words(str(error))) from error
+
+
+def _check_plain(value: Any, where: str) -> None:
+    """Refuse what a file could not hold again: dates, and numbers that are none."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_plain(inner, f"{where}, {key}" if where != "the file" else f"[{key}]")
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            _check_plain(inner, where)
+    elif isinstance(value, float) and not abs(value) < 1e300:
+        raise ConfigError(f"{where} is {value}; it must be a finite number.")
+    elif not (value is None or isinstance(value, (bool, int, float, str))):
+        raise ConfigError(f"{where} is {value!r}; it must be a number, a text, true or false, or a list of them.")
 
 
 def merged(config: Config, changes: Mapping[str, Any]) -> Config:
@@ -284,7 +299,11 @@ def merged(config: Config, changes: Mapping[str, Any]) -> Config:
         inner = values
         for table in tables:
             inner = inner.setdefault(table, {})
+            if not isinstance(inner, dict):
+                raise ConfigError(f"{path} is no field: {table} has a value and no fields of its own.")
         inner[name] = value
+    if changes.get("budget.epochs") is not None and changes.get("budget.steps") is None:
+        values.get("budget", {}).pop("steps", None)  # the length is said by one of them
     return from_dict(values)
 
 

@@ -252,7 +252,10 @@ def guarantee_of(plan: Plan, layout: Layout | None, phases: Sequence[Phase]) -> 
         *(Condition(text, "proven") for text in premises),
         *_ARITHMETIC[plan.mechanism.hardening],
         Condition("nothing but the released gradients, and what is computed from them, leaves the run", "assumed"),
-        Condition("figures of merit were computed on other data than the training examples", "assumed"),
+        Condition(
+            "figures of merit were computed on other data than the training examples, whom this does not protect",
+            "assumed",
+        ),
     )
     if plan.tuning is not None:
         best = "the best run was chosen by a score that is itself private or of public data, and only it was released"

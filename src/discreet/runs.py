@@ -20,7 +20,7 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -45,6 +45,7 @@ from discreet.loading import length_of
 from discreet.models import build
 from discreet.plan import Plan
 from discreet.training import Fitted, Record, fit
+from discreet.verification import verify
 
 OPTIMIZERS = {
     "sgd": torch.optim.SGD,
@@ -128,6 +129,13 @@ def read_end(folder: str | Path) -> Outcome | None:
     try:
         values = json.loads(end.read_text(encoding="utf-8"))
         proven = Guarantee.from_json((end.parent / "guarantee.json").read_text(encoding="utf-8"))
+        if (end.parent / "ledger.jsonl").is_file():
+            counted = verify(end.parent).runs[0].guarantee
+            if proven.epsilon < counted.epsilon * (1 - 1e-9) or proven.delta != counted.delta:
+                raise PrivacyError(
+                    f"{folder}/guarantee.json says less than its ledger proves (epsilon {counted.epsilon:.4g}); it was "
+                    "changed."
+                )
         return Outcome(end.parent, proven, values["accuracy"], True, values["lost"], values["anchor"], already=True)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{folder} has finished, but cannot be read: {error}") from error
@@ -143,14 +151,23 @@ def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
     plan = _plan(config, folder, data, model, watch)
     optimizer = make_optimizer(config, model)
     board = _Board(folder / "tensorboard") if config.run.tensorboard else None
-    done = _known_records(folder)
+    _mend_records(folder)
 
     def record(values: Record) -> None:
-        if int(values["step"]) > done:  # after a crash the same evaluation may come again
-            _append(folder / "metrics.jsonl", json.dumps(values))
+        _append(folder / "metrics.jsonl", json.dumps(values))  # of two for one step, after a crash, the later holds
         if board is not None:
             board.add(values)
         watch.record(values)
+
+    def begin(done: int, steps: int) -> None:
+        if done:
+            (folder / _BEGUN).touch()
+        watch.begin(done, steps)
+
+    def step(number: int) -> None:
+        if number == 1:
+            (folder / _BEGUN).touch()
+        watch.step(number)
 
     watch.stage("training")
     fitted = fit(
@@ -170,8 +187,8 @@ def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
         evaluate_every=config.evaluation.every,
         evaluate_rows=config.evaluation.batch_size,
         preflight=config.run.preflight,
-        on_begin=watch.begin,
-        on_step=watch.step,
+        on_begin=begin,
+        on_step=step,
         on_record=record,
         stop=watch.stop,
     )
@@ -259,6 +276,11 @@ def _plan(config: Config, folder: Path, data: Data, model: nn.Module, watch: Wat
         raise ConfigError(f"[data] examples is {config.data.examples:,}, but there are {examples:,} to train on.")
     watch.stage("solving for the noise")
     made = config.plan(examples, model)
+    if made.sampling.contract().adjacency == "add-remove":
+        raise ConfigError(
+            "the number of examples is public here, as it decides which are held out, so nothing is proven for one "
+            "added or removed; leave rate and adjacency out of [stages] sampling."
+        )
     _replace(path, made.save)
     return made
 
@@ -374,7 +396,7 @@ def _settled(config: Config) -> Config:
         return None if path is None else str(Path(path).absolute())
 
     data, run = config.data, config.run
-    named = data.name not in EXAMPLES and ":" not in data.name and os.path.exists(data.name)
+    named = data.name not in EXAMPLES and os.path.exists(data.name)
     name = str(found(data.name)) if named else data.name
     data = msgspec.structs.replace(data, name=name, folder=found(data.folder), schema=found(data.schema))
     return msgspec.structs.replace(config, data=data, run=msgspec.structs.replace(run, ledger=found(run.ledger)))
@@ -383,6 +405,7 @@ def _settled(config: Config) -> Config:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
+_BEGUN = ".begun"  # that a step was released, wherever it was counted
 _FILES = ("config.toml", "plan.toml", "ledger.jsonl", "metrics.jsonl", "checkpoint", "model.safetensors")
 _SCRATCH = re.compile(r"\..+\.[0-9a-f]{8}")
 _LOCK = ".lock"
@@ -412,6 +435,8 @@ def _unmake(folder: Path) -> None:
     """Take away what a run wrote that has released nothing; one that has released anything stays."""
     ledger = folder / "ledger.jsonl"
     if ledger.is_file() and ledger.read_bytes().count(b"\n") > 1:
+        return
+    if any((folder / name).exists() for name in ("checkpoint", "metrics.jsonl", _BEGUN)):
         return
     for name in (*_FILES, "ledger.jsonl.lock", _LOCK):
         (folder / name).unlink(missing_ok=True)
@@ -468,19 +493,16 @@ def _append(path: Path, line: str) -> None:
         file.write(f"{line}\n")
 
 
-def _known_records(folder: Path) -> int:
-    """The last step that metrics.jsonl has; a line that was cut off by a crash is taken away."""
+def _mend_records(folder: Path) -> None:
+    """Take away a line of metrics.jsonl that was cut off by a crash."""
     path = folder / "metrics.jsonl"
     if not path.is_file():
-        return -1
+        return
     kept: list[str] = []
-    last = -1
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            values: Mapping[str, Any] = json.loads(line)
-            last = int(values["step"])
+            int(json.loads(line)["step"])
         except (ValueError, KeyError, TypeError):
             break
         kept.append(line)
     write(path, "".join(f"{line}\n" for line in kept))
-    return last

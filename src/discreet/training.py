@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from discreet.accounting.guarantee import Guarantee
 from discreet.augmentation import Images
@@ -106,18 +106,29 @@ def fit(
     own = {id(p) for p in model.parameters()}
     if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
         raise ConfigError("the optimizer has none of the model's parameters; make it with model.parameters().")
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ConfigError("LBFGS evaluates the loss several times a step, each one a release; use another optimizer.")
+    if copies > 1 and plan.mechanism.bound.needs == "outputs":
+        raise ConfigError(f"{type(plan.mechanism.bound).__name__} sees each example once; leave copies at 1.")
+    if test is not None:
+        _try_evaluation(model, test, loss or loss_for(data))
     private = attach(model, plan, ledger, preflight=preflight)
     try:
         average = _Average(model, averaging)
         state = _State(model, private, optimizer, schedule, average, checkpoint, checkpoint_every)
         begun = private.released == 0 or state.saved
         state.resume()
-        private.own_loop = begun and loss is None and (augment is None or isinstance(augment, Images))
+        state.own &= begun and loss is None and (augment is None or type(augment) is Images)
+        private.own_loop = state.own
         on_begin(private.released, plan.steps)
         device = next(model.parameters()).device
         chosen = loss or loss_for(data)
         losses = _Losses(model, chosen, augment, copies, preflight)
-        at_most = chunk or chunk_that_fits(model, torch.as_tensor(_first(data)[0]), copies, plan.sampling.batch_size)
+        at_most = (
+            chunk
+            or state.chunk
+            or chunk_that_fits(model, torch.as_tensor(_first(data)[0]), copies, plan.sampling.batch_size)
+        )
         between = max(1, round(evaluate_every * plan.sampling.steps_for(1.0)))
 
         def note() -> None:
@@ -126,6 +137,8 @@ def fit(
                 with average.used():
                     record |= evaluate(model, test, chosen, rows=evaluate_rows)
             state.records.append(record)
+            if not private.remaining:
+                state.save()  # what is told of the end is told of the model that is kept
             on_record(record)
 
         stopped = False
@@ -137,7 +150,7 @@ def fit(
                 except (RuntimeError, MemoryError) as error:
                     if not ran_out(error) or at_most == 1:
                         raise
-                    at_most = max(1, min(at_most, len(inputs)) // 2)
+                    at_most = state.chunk = max(1, min(at_most, len(inputs)) // 2)
                     break  # the same batch is taken again in smaller pieces: nothing of it was released
                 if not complete:
                     continue
@@ -185,6 +198,17 @@ def evaluate(model: nn.Module, data: Rows, loss: Loss | None = None, *, rows: in
     if count == 0:
         raise ConfigError("there is no held-out data to evaluate on.")
     return {"loss": total / count} | ({"accuracy": right / guesses} if guesses else {})
+
+
+def _try_evaluation(model: nn.Module, test: Rows, loss: Loss) -> None:
+    """Refuse held-out data that the model or the loss cannot take, before anything is counted."""
+    one: Rows = (test[0][:1], test[1][:1]) if isinstance(test, tuple) else Subset(test, [0])
+    try:
+        evaluate(model, one, loss)
+    except ConfigError:
+        raise
+    except Exception as error:
+        raise ConfigError(f"the held-out data does not fit the model or the loss: {error}") from error
 
 
 def loss_for(data: Rows) -> Loss:
@@ -306,6 +330,8 @@ class _State:
         self._average, self._path, self._every = average, None if checkpoint is None else Path(checkpoint), every
         self.records: list[Record] = []
         self.lost = 0
+        self.chunk: int | None = None  # rows that fit into memory, once more did not
+        self.own = True  # whether every step was made by the library's own loop, loss and augmentation
         self._began = self._saved = time.monotonic()
         self._earlier, self._first = 0.0, private.released
 
@@ -324,8 +350,9 @@ class _State:
             self._path, model=self._model, private=self._private, optimizer=self._optimizer, schedule=self._schedule
         )
         extra = found.extra
-        if not isinstance(extra, dict) or set(extra) != {"records", "average", "seconds", "lost"}:
+        if not isinstance(extra, dict) or set(extra) != {"records", "average", "seconds", "lost", "own", "chunk"}:
             raise ConfigError(f"{self._path} is no checkpoint of a trained run.")
+        self.own, self.chunk = bool(extra["own"]), extra["chunk"]
         self.records, self.lost = list(extra["records"]), int(extra["lost"]) + found.lost
         self._average.restore(extra["average"])
         self._catch_up(found.lost)
@@ -371,6 +398,8 @@ class _State:
             "average": self._average.state(),
             "seconds": self._seconds,
             "lost": self.lost,
+            "own": self.own,
+            "chunk": self.chunk,
         }
         save_checkpoint(
             self._path,
