@@ -18,6 +18,7 @@ from discreet import (
     Encode,
     Gaussian,
     Kalman,
+    Ledger,
     Mechanism,
     Plan,
     Poisson,
@@ -361,3 +362,19 @@ def test_steps_without_preflight_stay_unprobed(tmp_path):
             private.backward(F.cross_entropy(model(x), y, reduction="none"))
         private.detach()
     assert "some steps were made without preflight" in str(private.guarantee())
+
+
+def test_a_seeded_run_in_a_data_sets_ledger_breaks_itself_and_the_total_and_no_other(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.jsonl", dataset="d", epsilon=100.0, delta=1e-5)
+    rows = torch.randn(60, 5), torch.randint(3, (60,))
+    for seed in (3, None):
+        model = nn.Linear(5, 3)
+        private = attach(model, plan(Clip(1.0), Gaussian(2.0 if seed else 3.0), steps=1), ledger, seed=seed)
+        for x, y in private.batches(rows):
+            private.backward(F.cross_entropy(model(x), y, reduction="none"))
+        private.detach()
+        assert private.guarantee().sound == (seed is None)
+    found = verify(tmp_path / "ledger.jsonl")
+    assert [run.guarantee.sound for run in found.runs] == [False, True]
+    assert not found.total.sound
+    assert not ledger.guarantee().sound

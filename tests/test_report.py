@@ -617,9 +617,8 @@ def test_a_page_without_a_folder(runs):
 # --- in a browser ----------------------------------------------------------------------------------------------------
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-in_a_browser = pytest.mark.skipif(
-    CHROMIUM is None and not os.environ.get("CI"), reason="there is no Chromium to open the page in"
-)
+NO_BROWSER = CHROMIUM is None and not os.environ.get("CI")
+in_a_browser = pytest.mark.skipif(NO_BROWSER, reason="there is no Chromium to open the page in")
 
 
 def browse(path, profile):

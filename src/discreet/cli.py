@@ -86,7 +86,7 @@ def demo(
     model = build("cnn", (1, 8, 8), 10)
     preflight(model, lambda m, batch: F.cross_entropy(m(batch[0]), batch[1], reduction="none"), made_up)
     told.print("[bold]Probe[/bold]   on made-up digits: no example has influence on another's gradient.")
-    told.print("[bold]Train[/bold]   on 1,437 digits, each step counted before it is released.")
+    told.print(f"[bold]Train[/bold]   on {EXAMPLES['digits']:,} digits, each step counted before it is released.")
     outcome = _carry_out(lambda watch: begin(config, folder, watch), quiet=True)
     found = check(folder, anchor=outcome.anchor)
     proven = round_up(found.runs[0].guarantee.epsilon)

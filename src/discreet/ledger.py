@@ -91,7 +91,7 @@ class Ledger:
             pass
         if self.delta is None:
             raise ConfigError("the ledger names no data set, so it has no delta of its own; read a run's guarantee.")
-        return guarantee(book.content.horizon(), self.delta, conditions=book.content.broken)
+        return guarantee(book.content.horizon(), self.delta, conditions=book.content.conditions)
 
 
 # --- what a file says ------------------------------------------------------------------------------------------------
@@ -159,13 +159,18 @@ class Content:
     dataset: Mapping[str, Any] | None = None
     runs: dict[str, Run] = field(default_factory=dict)
     queries: list[tuple[str, Phase]] = field(default_factory=list)
-    broken: tuple[Condition, ...] = ()  # what is known not to be private
+    broken: tuple[Condition, ...] = ()  # queries that are known not to be private
     hashes: list[str] = field(default_factory=list)
     stages: tuple[type[Any], ...] = ()
 
     @property
     def head(self) -> str:
         return self.hashes[-1] if self.hashes else ""
+
+    @property
+    def conditions(self) -> tuple[Condition, ...]:
+        """What is known not to be private, of everything together."""
+        return (*self.broken, *((SEEDED,) if any(run.seeded for run in self.runs.values()) else ()))
 
     def horizon(self) -> list[Phase]:
         """Everything that was declared: runs to their ends, and queries."""
@@ -208,8 +213,6 @@ class Content:
             run.recovered += bool(content.get("recovered"))
             run.seeded |= bool(content.get("seeded"))
             run.unprobed |= bool(content.get("unprobed"))
-            if run.seeded and SEEDED not in self.broken:
-                self.broken = *self.broken, SEEDED
         elif kind == "run":
             if content["run"] in self.runs or (self.runs and self.dataset is None):
                 raise PrivacyError("it opens a second run in a file that holds one")
@@ -543,13 +546,14 @@ class Account:
     def conditions(self) -> tuple[Condition, ...]:
         """What this file adds to what a run's guarantee rests on."""
         dataset = self._book.content.dataset
+        broken = (*self._book.content.broken, *((SEEDED,) if self._run.seeded else ()))
         if dataset is None:
-            return self._book.content.broken
+            return broken
         alone = (
             f"this is of the run alone: what else was asked of data set {dataset['dataset']!r}, also what went into "
             "the model before (a projection), is in its ledger's guarantee"
         )
-        return (*self._book.content.broken, Condition(alone, "assumed"))
+        return (*broken, Condition(alone, "assumed"))
 
     @property
     def head(self) -> str:

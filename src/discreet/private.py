@@ -113,7 +113,7 @@ class Private:
             raise
         self._chunks: deque[_Chunk] = deque()
         self._iteration = 0
-        self.own_loop = False  # whether the library's own loop and loss are all that uses this
+        self._own_loop = False  # whether the library's own loop and loss are all that uses this
         self._versions: list[int] = []  # of the parameters, when the open batch began
         self._since = now()
         self._length: int | None = None  # of the data a loader of one's own reads, once its collate is made
@@ -482,7 +482,7 @@ class Private:
             Condition(
                 "the losses were computed from the rows that were handed out, each from its own row's outputs alone, "
                 "also where no gradient shows it",
-                "proven" if self.own_loop else "assumed",
+                "proven" if self._own_loop else "assumed",
             ),
         ]
         if self._root.seeded and SEEDED not in conditions:

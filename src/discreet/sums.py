@@ -82,7 +82,7 @@ class FloatSums:
             drawn = torch.full(flat.shape, torch.nan, dtype=flat.dtype)
             for start, stop, scale in self._stretches(names, scales):
                 noise.sample(drawn[start:stop], scale, source)
-            if bool(drawn.sum().isnan()):
+            if bool(drawn.isnan().any()):
                 raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
             found.update(self._split(drawn.to(flat.device).add_(flat), names))
         self.clear()

@@ -119,7 +119,7 @@ def fit(
         begun = private.released == 0 or state.saved
         state.resume()
         state.own &= begun and loss is None and (augment is None or type(augment) is Images)
-        private.own_loop = state.own
+        private._own_loop = state.own
         on_begin(private.released, plan.steps)
         device = next(model.parameters()).device
         chosen = loss or loss_for(data)

@@ -8,7 +8,7 @@ from typing import Any
 from discreet.accounting.guarantee import Condition, Guarantee, guarantee
 from discreet.contracts import Layout
 from discreet.errors import ConfigError, PrivacyError, whole
-from discreet.ledger import Content, Run, read, steps_in_a_pass
+from discreet.ledger import SEEDED, Content, Run, read, steps_in_a_pass
 from discreet.plan import Plan, known_stages
 
 
@@ -96,7 +96,7 @@ def verify(
                 content.horizon(),
                 float(dataset["delta"]),
                 unit=units.pop() if len(units) == 1 else "example",
-                conditions=(*content.broken, *unknown),
+                conditions=(*content.conditions, *unknown),
             )
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PrivacyError(f"{file} describes a run that cannot be: {error}") from error
@@ -136,7 +136,11 @@ def _run(name: str, run: Run, content: Content, torn: bool, stages: Sequence[typ
         adjacency=run.one.adjacency,
         steps=int(opening["steps"]),
         tuning=None if plan_made is None else plan_made.tuning,
-        conditions=(*content.broken, *(() if plan_made is not None else (Condition(_UNKNOWN, "broken"),))),
+        conditions=(
+            *content.broken,
+            *((SEEDED,) if run.seeded else ()),
+            *(() if plan_made is not None else (Condition(_UNKNOWN, "broken"),)),
+        ),
     )
     return VerifiedRun(
         name,
