@@ -5,6 +5,8 @@ An audit that rejects a claim disproves it, at a stated level; one that does not
     one_run.py      many canaries, one training run: the test of (epsilon, delta), and epsilon from below
     curves.py       the same run against a whole trade-off curve
     guessing.py     from scores to guesses whose number was fixed in advance
+    many_run.py     many games of a mechanism itself: its errors, and epsilon from below
+    game.py         those games on an attached model
 
-None of these imports torch.
+Only the last imports torch.
 """

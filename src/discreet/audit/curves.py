@@ -1,6 +1,6 @@
 """The one-run test against a whole trade-off curve: sharper than one (epsilon, delta), where the curve is known.
 
-Mahloujifar, Melis and Chaudhuri, "Auditing f-Differential Privacy in One Run" (2024); 9.4 of docs/theory.md. A run is
+Mahloujifar, Melis and Chaudhuri, "Auditing f-Differential Privacy in One Run" (2024). A run is
 f-private if whoever tells neighbouring data sets apart with false positives x has false negatives of at least f(x).
 """
 

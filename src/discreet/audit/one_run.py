@@ -1,6 +1,6 @@
 """The one-run test: how often guesses of who was in a single training run may be right under (epsilon, delta).
 
-Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (2023); 9.4 of docs/theory.md. Their term for
+Steinke, Nasr and Jagielski, "Privacy Auditing with One (1) Training Run" (2023). Their term for
 delta is repaired where it is too small, and beside it stands the exact one, which is smaller where tests are made.
 """
 
