@@ -1,8 +1,8 @@
 """Exposure: how much likelier a model finds a secret it was shown than others it might have been (Carlini et al. 2019).
 
 A secret drawn at random is put into the training text; afterwards its log-perplexity is compared with that of other
-candidates. Exposure is log2 of how many candidates there are for each that ranks as high: 0 where it ranks last, 1.44 on
-average where the model never saw it, log2 of the number of candidates where it ranks first.
+candidates. Exposure is log2 of how many candidates there are for each that ranks as high: 0 where it ranks last, about
+1.4 on average where the model never saw it, log2 of the number of candidates where it ranks first.
 """
 
 import math
