@@ -44,16 +44,8 @@ from discreet.ledger import Ledger, sync_folder
 from discreet.loading import length_of
 from discreet.models import build
 from discreet.plan import Plan
-from discreet.training import Fitted, Record, fit
+from discreet.training import OPTIMIZERS, Fitted, Record, fit
 from discreet.verification import verify
-
-OPTIMIZERS = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad,
-}
 
 
 @dataclass

@@ -28,6 +28,14 @@ Rows = tuple[Tensor, Tensor] | Dataset[Any]
 Loss = Callable[[Tensor, Tensor], Tensor]
 Record = dict[str, Any]
 
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+}
+
 
 @dataclass
 class Fitted:
