@@ -192,7 +192,7 @@ def _try_evaluation(model: nn.Module, test: Rows, loss: Loss) -> None:
 
 def loss_for(data: Rows) -> Loss:
     """Cross-entropy where targets are whole numbers, squared error where they are not; one value a row."""
-    target = torch.as_tensor(_first(data)[1])
+    target = data[1] if isinstance(data, tuple) else torch.as_tensor(data[0][1])
     if not target.is_floating_point():
         return lambda outputs, targets: F.cross_entropy(outputs, targets, reduction="none")
 
@@ -429,14 +429,14 @@ class Course:
         """Where the run is."""
         private, sampling = self._handle, self._handle.plan.sampling
         passed = max(time.monotonic() - self._began, 1e-9)
-        spent, limit = private.spent, private.plan.epsilon
+        spent, limit, unit = private.spent, private.plan.epsilon, sampling.contract().unit
         return {
             "step": private.released,
             "epoch": sampling.epochs_in(private.released),
             "epsilon": spent,
             **({} if limit is None else {"epsilon_left": max(0.0, limit - spent)}),
             "seconds": round(self._seconds, 3),
-            "examples_per_second": round((private.released - self._first) * sampling.batch_size / passed, 1),
+            f"{unit}s_per_second": round((private.released - self._first) * sampling.batch_size / passed, 1),
             **_norms(private.learned.get("bound")),
         }
 

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, Protocol, get_args
 
@@ -140,12 +140,10 @@ def engine_for(kind: Kind, model: nn.Module, local: Local, loss: Loss, example: 
     if kind != "loop":
         why = _differs(model, local, loss, made_up)
         if why is None:
-            vectorised = Vectorised(model, local, loss)
-            return vectorised, _alone(vectorised, made_up)
+            return _probed(lambda: Vectorised(model, local, loss), made_up)
         if kind == "vectorised":
             raise ConfigError(f"the vectorised engine cannot train this model: {why}. Use engine='loop'.")
-    loop = Loop(model, local, loss)
-    return loop, _alone(loop, made_up)
+    return _probed(lambda: Loop(model, local, loss), made_up)
 
 
 def _made_up(example: Pair, local: Local) -> list[Pair]:
@@ -186,24 +184,29 @@ def _differs(model: nn.Module, local: Local, loss: Loss, made_up: list[Pair]) ->
     return f"its update of {far[0]!r} is not the loop's" if far else None
 
 
-def _alone(engine: Engine, made_up: list[Pair]) -> bool:
-    """Raise if a user's update depends on another's data; False where that cannot be told."""
-    users, last = range(len(made_up)), len(made_up) - 1
-    other = [made_up[last] if i == 0 else pair for i, pair in enumerate(made_up)]
-    found = []
-    for data in (made_up, made_up, other):
+def _probed(make: Callable[[], Engine], made_up: list[Pair]) -> tuple[Engine, bool]:
+    """An engine, and whether it was seen that a user's update depends on nobody else's data, of this round or the last.
+
+    Raises if it does; False where that cannot be told, as the same data does not give the same update twice.
+    """
+    users = range(len(made_up))
+    other = [made_up[-1], *made_up[1:]]
+
+    def run(data: list[Pair]) -> list[Tensor]:
+        engine = make()
         with _same_random_numbers():
-            found.append(engine.updates(data, users, 0))
-    mine, again, theirs = found
-    if any(not _close(mine[n][1:], again[n][1:]) for n in mine):  # not even repeatable
-        return False
-    for name in mine:
-        if not _close(mine[name][1:], theirs[name][1:]):
-            raise PrivacyError(
-                f"a user's update of {name!r} depends on another user's data: the model carries something from one "
-                "user to the next. Keep no state of the data in it."
-            )
-    return True
+            others = [moved[1:].clone() for moved in engine.updates(data, users, 0).values()]
+            return [*others, *engine.updates(made_up, users, 1).values()]
+
+    mine, again, theirs = run(made_up), run(made_up), run(other)
+    if not all(map(_close, mine, again)):
+        return make(), False
+    if not all(map(_close, mine, theirs)):
+        raise PrivacyError(
+            "a user's update depends on another user's data: the model carries something from one user, or one round, "
+            "to the next. Keep no state of the data in it."
+        )
+    return make(), True
 
 
 def _close(a: Tensor, b: Tensor) -> bool:

@@ -44,8 +44,9 @@ class Rounds(Handle):
         preflight: bool = True,
         seed: int | None = None,
     ) -> None:
+        if isinstance(plan, Plan):
+            _check_plan(plan)
         plan = ready(model, plan)
-        _check_plan(plan)
         self._denominator = plan.sampling.batch_size if denominator is None else positive("denominator", denominator)
         self._parameters = trainable(model)
         count = plan.sampling.batch_size
