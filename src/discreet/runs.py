@@ -331,8 +331,7 @@ def _plan(config: Config, folder: Path, examples: int, model: nn.Module, watch: 
 def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer that a config names."""
     section = config.optimizer
-    usual = 0.5 if config.federated is None else 1.0
-    rate = usual if section.learning_rate is None else positive("[optimizer] learning_rate", section.learning_rate)
+    rate = positive("[optimizer] learning_rate", _learning_rate(config))
     positive("[optimizer] momentum", section.momentum, zero=True)
     positive("[optimizer] weight_decay", section.weight_decay, zero=True)
     if section.at_batch_size is not None:
@@ -347,6 +346,12 @@ def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
         return OPTIMIZERS[section.name](model.parameters(), **settings)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"[optimizer] {section.name} cannot be made of {settings}: {error}") from error
+
+
+def _learning_rate(config: Config) -> float:
+    """The optimizer's, or the usual one: a federated run's server takes whole steps."""
+    given = config.optimizer.learning_rate
+    return given if given is not None else 0.5 if config.federated is None else 1.0
 
 
 def make_schedule(
@@ -433,7 +438,7 @@ class _Board:
 
 
 def _settled(config: Config) -> Config:
-    """The same with whole paths, so that it means the same files wherever it is continued from."""
+    """The same with whole paths and every number, so that it means the same wherever it is continued from."""
 
     def found(path: str | None) -> str | None:
         return None if path is None else str(Path(path).absolute())
@@ -442,7 +447,9 @@ def _settled(config: Config) -> Config:
     named = data.name not in EXAMPLES and os.path.exists(data.name)
     name = str(found(data.name)) if named else data.name
     data = msgspec.structs.replace(data, name=name, folder=found(data.folder), schema=found(data.schema))
-    return msgspec.structs.replace(config, data=data, run=msgspec.structs.replace(run, ledger=found(run.ledger)))
+    optimizer = msgspec.structs.replace(config.optimizer, learning_rate=_learning_rate(config))
+    run = msgspec.structs.replace(run, ledger=found(run.ledger))
+    return msgspec.structs.replace(config, data=data, optimizer=optimizer, run=run)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------
