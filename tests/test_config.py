@@ -20,7 +20,7 @@ def test_a_resolved_config_reads_back_as_itself(tmp_path):
     path = tmp_path / "config.toml"
     path.write_text(made.to_toml())
     assert load(path) == made
-    assert tomllib.loads(made.to_toml())["budget"]["epochs"] == 20.0  # defaults are written down
+    assert tomllib.loads(made.to_toml())["budget"]["delta"] == 1e-5  # defaults are written down
 
 
 def test_the_noise_is_solved_for_the_budget():

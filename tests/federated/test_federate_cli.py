@@ -111,6 +111,7 @@ def test_a_run_that_was_stopped_is_resumed(tmp_path):
     outcome = runs.resume(tmp_path / "run")
     assert outcome.finished
     assert outcome.lost == 0
+    assert config.load(tmp_path / "run" / "config.toml").optimizer.learning_rate == 1.0  # written down, as all else
     assert verify(tmp_path / "run").runs[0].released == 6
 
 
@@ -148,9 +149,8 @@ def test_bad_input_is_one_line_and_leaves_nothing(arguments, words, tmp_path, mo
 
 
 def test_whole_users_are_held_out(visits, tmp_path):
-    found = data.load(
-        str(tmp_path / "visits.csv"), schema=tmp_path / "visits.toml", user="customer", test_fraction=0.25
-    )
+    path, schema = str(tmp_path / "visits.csv"), tmp_path / "visits.toml"
+    found = data.load(path, schema=schema, user="customer", test_fraction=0.25)
     assert len(found.train[0]) == 300
     assert found.owners.unique().tolist() == list(range(30))
     assert found.owners.bincount().tolist() == [10] * 30
