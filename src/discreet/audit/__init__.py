@@ -1,0 +1,12 @@
+"""Attacks, and the lower bound on epsilon that they give: what is measured, beside what is proven.
+
+An audit that rejects a claim disproves it, at a stated level; one that does not reject proves nothing.
+
+    one_run.py      many canaries, one training run: the test of (epsilon, delta), and epsilon from below
+    curves.py       the same run against a whole trade-off curve
+    guessing.py     from scores to guesses whose number was fixed in advance
+    many_run.py     many games of a mechanism itself: its errors, and epsilon from below
+    game.py         those games on an attached model
+
+Only the last imports torch.
+"""

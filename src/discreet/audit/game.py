@@ -1,0 +1,164 @@
+"""The distinguishing game on the real pipeline: one release, or a few, with a unit and without it, again and again.
+
+The parameters stay where they are, every row takes part in every step, and what is looked at is `p.grad`, all of which
+is released. So a game shows what one unit can be seen by, and at rate 1 the claim about it is exact.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
+
+from discreet.accounting.guarantee import Guarantee
+from discreet.audit import many_run
+from discreet.contracts import Layout
+from discreet.errors import ConfigError, whole
+from discreet.loading import length_of
+from discreet.mechanism import Mechanism
+from discreet.noise import Gaussian
+from discreet.plan import Plan
+from discreet.private import attach
+from discreet.sampling import Poisson
+
+Rows = tuple[Tensor, ...]
+Loss = Callable[[nn.Module, Rows, int], Tensor]
+Gradients = dict[str, Tensor]
+Sample = tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """What was seen in many games: each statistic's values without the unit and with it, and what is claimed.
+
+    The statistics are declared, not found: "projection", on what the unit moves the sums by; "size", the releases'
+    squared length; and each tensor's own projection. The first has half of the level, the others share the rest.
+    """
+
+    samples: Mapping[str, Sample]
+    guarantee: Guarantee
+
+    def refuted(self, level: float = 0.05) -> tuple[str, ...]:
+        """The statistics that disprove the guarantee's trade-off curve.
+
+        None where all is as claimed, but for a chance of `level`.
+        """
+        curve = self.guarantee.tradeoff()
+        return tuple(n for n, s in self.samples.items() if many_run.refutes(curve, *s, self._share(n, level)))
+
+    def epsilon_lower_bound(self, level: float = 0.05) -> float:
+        """What epsilon is at least, at the guarantee's delta, with confidence 1 - level."""
+        delta = self.guarantee.delta
+        return max(many_run.epsilon_lower_bound(*s, delta, self._share(n, level)) for n, s in self.samples.items())
+
+    def mu_lower_bound(self, level: float = 0.05) -> float:
+        """The games are not mu-GDP for any smaller mu: it says something of epsilon only if the curve is Gaussian."""
+        return max(many_run.mu_lower_bound(*s, self._share(n, level)) for n, s in self.samples.items())
+
+    def _share(self, name: str, level: float) -> float:
+        return level / 2 if name == "projection" else level / 2 / (len(self.samples) - 1)
+
+
+def play(
+    model: nn.Module,
+    mechanism: Mechanism,
+    others: Rows,
+    unit: Rows,
+    loss: Loss,
+    *,
+    games: int = 400,
+    steps: int = 1,
+    games_each: int | None = None,
+    delta: float = 1e-5,
+    preflight: bool = False,
+    seed: int | None = None,
+) -> Played:
+    """Play `games` games in each of two worlds: the data are `others`, or `others` and the `unit`.
+
+    A game is `steps` releases; `loss(model, rows, step)` has one value a row, and may be another for each step, as an
+    attacker may choose it. `games_each` games are played on one attachment (None: all of them); with 1 every game is a
+    run of its own, with its own keys, as it must be for bounds that learn. Preflight is off, so that what it would
+    refuse can be measured. A `seed` makes the noise reproducible, for tests.
+    """
+    whole("games", games, least=8)
+    whole("steps", steps, least=1)
+    if length_of(unit) != 1:
+        raise ConfigError(f"the unit has {length_of(unit)} rows; it must have one.")
+    each = games if games_each is None else whole("games_each", games_each, least=1)
+    if hasattr(mechanism.bound, "ask") and each > 1:
+        raise ConfigError(f"{mechanism.bound!r} learns from release to release; play each game anew: games_each=1.")
+    worlds = others, tuple(torch.cat(pair) for pair in zip(others, unit, strict=True))
+    plan = Plan(sampling=Poisson(rate=1.0, batch_size=length_of(others)), mechanism=mechanism, steps=steps, delta=delta)
+    plan = plan if mechanism.fitted else plan.fit_to(model)
+    game = _Game(model, plan, loss, preflight, seed)
+    moved = game.moves(*worlds)
+    found = []
+    for world in worlds:
+        values: list[dict[str, float]] = []
+        for start in range(0, games, each):
+            values += game.values(world, min(each, games - start), moved)
+        found.append({name: np.array([v[name] for v in values]) for name in values[0]})
+    return Played({name: (found[0][name], found[1][name]) for name in found[0]}, game.claim())
+
+
+class _Game:
+    """One plan on one model, whose parameters never move."""
+
+    def __init__(self, model: nn.Module, plan: Plan, loss: Loss, preflight: bool, seed: int | None) -> None:
+        self._model, self._plan, self._loss, self._preflight, self._seed = model, plan, loss, preflight, seed
+        parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self._layout = Layout(tuple(parameters), tuple(tuple(p.shape) for p in parameters.values()))
+        self._weights = self._inverse_variances()
+
+    def _inverse_variances(self) -> dict[str, float]:
+        """Of each tensor's noise: weighted so, the projection is a likelihood ratio where noise is Gaussian."""
+        mechanism = self._plan.mechanism
+        contract = mechanism.contract_for(self._layout)
+        assert contract is not None
+        scales = zip(contract.blocks, mechanism.scales(contract), strict=True)
+        known = {name: scale for block, scale in scales for name in block.members}
+        return {name: 1 / known[name] ** 2 if known[name] else 1.0 for name in self._layout.names}
+
+    def claim(self) -> Guarantee:
+        """What is proven of one game."""
+        private = attach(self._model, self._plan, preflight=False)
+        private.detach()
+        return private.guarantee()
+
+    def moves(self, without: Rows, within: Rows) -> list[Gradients]:
+        """What the unit moves each release of a game by, without noise; nothing where that is no number."""
+        mechanism = replace(
+            self._plan.mechanism, noise=Gaussian(0.0), allocation="joint", hardening="idealised", denoise=None
+        )
+        plan = replace(self._plan, mechanism=mechanism)
+        pairs = zip(list(self._releases(plan, without)), list(self._releases(plan, within)), strict=True)
+        return [{name: (b[name] - a[name]).nan_to_num(0, 0, 0) for name in self._layout.names} for a, b in pairs]
+
+    def values(self, data: Rows, games: int, moved: list[Gradients]) -> list[dict[str, float]]:
+        """The statistics of so many games on one attachment."""
+        steps = self._plan.steps
+        found: list[dict[str, float]] = []
+        for number, released in enumerate(self._releases(replace(self._plan, steps=games * steps), data)):
+            if number % steps == 0:
+                found.append(dict.fromkeys(("projection", "size", *self._layout.names), 0.0))
+            for name, move in moved[number % steps].items():
+                along = float((released[name] * move).sum())
+                found[-1][name] += along
+                found[-1]["projection"] += self._weights[name] * along
+                found[-1]["size"] += float(released[name].square().sum())
+        return found
+
+    def _releases(self, plan: Plan, data: Rows) -> Iterator[Gradients]:
+        private = attach(self._model, plan, preflight=self._preflight, seed=self._seed)
+        self._seed = None if self._seed is None else self._seed + 1  # no two runs have the same noise
+        parameters = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        try:
+            for number, rows in enumerate(private.batches(data)):
+                private.backward(self._loss(self._model, rows, number % self._plan.steps))
+                yield {name: p.grad.detach().double() for name, p in parameters.items() if p.grad is not None}
+        finally:
+            private.detach()
+            for parameter in parameters.values():
+                parameter.grad = None
