@@ -52,7 +52,7 @@ def test_the_release_is_the_usual_one_up_to_the_grid():
 def test_neighbours_move_the_sum_by_at_most_the_contract_in_whole_numbers(bound):
     x, y = data()
     base, private = released(plan(1e-9, bound), (x, y))
-    contract = private.plan.mechanism.contract(private._layout, private._state)
+    contract = private.plan.mechanism.contract(private._aggregate.layout, private._aggregate.state)
     limit = math.hypot(*(b.norm for b in contract.blocks))
     assert limit == pytest.approx(0.5, rel=1e-4)
     for i in range(0, N, 5):

@@ -249,7 +249,7 @@ def test_a_filter_over_steps_is_resumed_where_it_was():
     resumed.load_state_dict(state)
     torch.testing.assert_close(run(again, resumed, 2), whole)
     fresh, started = begin()
-    started.load_state_dict({**state, "denoise": started._denoised})
+    started.load_state_dict({**state, "denoise": started._aggregate._denoised})
     assert not torch.allclose(run(fresh, started, 2), whole)  # so that the comparison could fail
     with pytest.raises(PrivacyError, match="does not fit"):
         resumed.load_state_dict({**state, "denoise": {"nonsense": 1.0}})

@@ -60,7 +60,7 @@ def stopping(after):
 def test_a_run_leaves_everything_in_its_folder(table, tmp_path):
     folder, heard = tmp_path / "runs" / "a", []
     watch = Watch(stage=heard.append, begin=lambda done, steps: heard.append((done, steps)))
-    made = config(table, budget={"noise": None, "epsilon": 3.0})
+    made = config(table, budget={"noise": None, "epsilon": 3.0}, optimizer={"learning_rate": 0.5})
     outcome = train(made, folder, watch)
     assert heard == ["reading the data", "solving for the noise", "training", (0, 8)]
     assert {p.name for p in folder.iterdir()} >= {

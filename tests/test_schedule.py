@@ -115,7 +115,7 @@ def test_a_checkpoint_of_a_lost_ledger_is_counted_at_the_right_noise():
     private.detach()
     other = attach(model, plan())
     other.load_state_dict(state)
-    assert [(p.steps, p.multiplier) for p in other._ledger.phases] == [(2, 2.0), (3, 1.0), (1, 0.5)]
+    assert [(p.steps, p.multiplier) for p in other._aggregate._ledger.phases] == [(2, 2.0), (3, 1.0), (1, 0.5)]
     assert other.guarantee().epsilon == pytest.approx(plan().guarantee().epsilon)
 
 

@@ -14,9 +14,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from discreet.aggregate import Handle
 from discreet.errors import ConfigError
 from discreet.ledger import sync_folder
-from discreet.private import Private
 
 FORMAT = "discreet-checkpoint/1"
 
@@ -43,7 +43,7 @@ def save_checkpoint(
     path: str | Path,
     *,
     model: nn.Module,
-    private: Private,
+    private: Handle,
     optimizer: Stateful | None = None,
     schedule: Stateful | None = None,
     extra: Any = None,
@@ -81,7 +81,7 @@ def load_checkpoint(
     path: str | Path,
     *,
     model: nn.Module,
-    private: Private,
+    private: Handle,
     optimizer: Stateful | None = None,
     schedule: Stateful | None = None,
 ) -> Restored:

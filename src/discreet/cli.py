@@ -212,8 +212,6 @@ def train(
 
     For example: discreet train --data digits --model cnn --epsilon 3 --epochs 40 --out runs/digits
     """
-    from discreet import config as configuration
-
     flags = {
         "data.name": data, "data.folder": folder, "data.label": label, "data.schema": schema, "model.name": model,
         "method.name": method, "budget.epsilon": epsilon, "budget.noise": noise, "budget.delta": delta,
@@ -222,17 +220,66 @@ def train(
         "averaging.decay": averaging, "run.seed": seed, "run.chunk": chunk, "run.device": device,
         "run.tensorboard": tensorboard,
     }  # fmt: skip
-    start = configuration.Config() if config is None else configuration.load(config)
-    made = configuration.merged(start, flags | configuration.assignments(other or []))
-    made.check()
-    if show:
-        _show(made, as_json)
-        return
-    if out is None:
-        raise ConfigError("--out is missing: the folder that the run is to be kept in.")
-    from discreet.runs import train as begin
+    _begin(config, flags, other, out, show, as_json)
 
-    _carry_out(lambda watch: begin(made, out, watch), as_json)
+
+@app.command()
+def federate(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file; flags replace what it says.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder, a new one.")] = None,
+    data: Annotated[str | None, typer.Option(help=_help("data", "name"))] = None,
+    folder: Annotated[str | None, typer.Option(help=_help("data", "folder"))] = None,
+    label: Annotated[str | None, typer.Option(help=_help("data", "label"))] = None,
+    schema: Annotated[str | None, typer.Option(help=_help("data", "schema"))] = None,
+    user: Annotated[str | None, typer.Option(help=_help("federated", "user"))] = None,
+    users: Annotated[int | None, typer.Option(help=_help("federated", "users"))] = None,
+    partition: Annotated[str | None, typer.Option(help=_help("federated", "partition"))] = None,
+    shards: Annotated[int | None, typer.Option(help=_help("federated", "shards"))] = None,
+    alpha: Annotated[float | None, typer.Option(help=_help("federated", "alpha"))] = None,
+    model: Annotated[str | None, typer.Option(help=_help("model", "name"))] = None,
+    method: Annotated[str | None, typer.Option(help=_help("method", "name"))] = None,
+    epsilon: Annotated[float | None, typer.Option(help=_help("budget", "epsilon"))] = None,
+    noise: Annotated[float | None, typer.Option(help=_help("budget", "noise"))] = None,
+    delta: Annotated[float | None, typer.Option(help=_help("budget", "delta"))] = None,
+    rounds: Annotated[int | None, typer.Option(help="How many rounds, each a release.")] = None,
+    epochs: Annotated[float | None, typer.Option(help="How often each user takes part, on average.")] = None,
+    users_per_round: Annotated[
+        int | None, typer.Option(help="How many users take part in a round, on average.")
+    ] = None,
+    optimizer: Annotated[str | None, typer.Option(help="The server's optimizer; sgd is FedAvg.")] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="The server's learning rate.")] = None,
+    momentum: Annotated[float | None, typer.Option(help="The server's momentum.")] = None,
+    local_optimizer: Annotated[str | None, typer.Option(help=_help("federated", "optimizer"))] = None,
+    local_learning_rate: Annotated[float | None, typer.Option(help=_help("federated", "learning_rate"))] = None,
+    local_epochs: Annotated[int | None, typer.Option(help=_help("federated", "epochs"))] = None,
+    local_batch_size: Annotated[int | None, typer.Option(help=_help("federated", "batch_size"))] = None,
+    engine: Annotated[str | None, typer.Option(help=_help("federated", "engine"))] = None,
+    seed: Annotated[int | None, typer.Option(help=_help("run", "seed"))] = None,
+    device: Annotated[str | None, typer.Option(help=_help("run", "device"))] = None,
+    other: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other field, as --set method.settings.norm=0.5.")
+    ] = None,
+    show: Annotated[
+        bool, typer.Option("--show", help="Print the resolved config and its guarantee, and touch no data.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Train a model on users' data so that each user is protected, with all records together (DP-FedAvg).
+
+    For example: discreet federate --data mnist --users 1000 --users-per-round 100 --rounds 100 --model mlp --epsilon 8
+    --delta 1e-4 --out runs/users
+    """
+    flags = {
+        "data.name": data, "data.folder": folder, "data.label": label, "data.schema": schema, "federated.user": user,
+        "federated.users": users, "federated.partition": partition, "federated.shards": shards,
+        "federated.alpha": alpha, "model.name": model, "method.name": method, "budget.epsilon": epsilon,
+        "budget.noise": noise, "budget.delta": delta, "budget.steps": rounds, "budget.epochs": epochs,
+        "budget.batch_size": users_per_round, "optimizer.name": optimizer, "optimizer.learning_rate": learning_rate,
+        "optimizer.momentum": momentum, "federated.optimizer": local_optimizer,
+        "federated.learning_rate": local_learning_rate, "federated.epochs": local_epochs,
+        "federated.batch_size": local_batch_size, "federated.engine": engine, "run.seed": seed, "run.device": device,
+    }  # fmt: skip
+    _begin(config, flags, other, out, show, as_json, federated=True)
 
 
 @app.command()
@@ -257,9 +304,41 @@ def report(
     typer.echo(str(write(runs, out)))
 
 
+def _begin(
+    file: Path | None,
+    flags: dict[str, Any],
+    other: list[str] | None,
+    out: Path | None,
+    show: bool,
+    as_json: bool,
+    federated: bool = False,
+) -> None:
+    """Resolve a config, and show it or carry it out."""
+    from discreet import config as configuration
+
+    start = configuration.Config() if file is None else configuration.load(file)
+    given = flags | configuration.assignments(other or [])
+    if federated and start.federated is None and all(v is None for k, v in given.items() if k.startswith("federated.")):
+        raise ConfigError("whose rows are whose is missing: give --user, a table's column, or --users, how many.")
+    made = configuration.merged(start, given)
+    made.check()
+    if show:
+        _show(made, as_json)
+        return
+    if out is None:
+        raise ConfigError("--out is missing: the folder that the run is to be kept in.")
+    from discreet.runs import train as begin
+
+    _carry_out(lambda watch: begin(made, out, watch), as_json)
+
+
 def _show(made: "Config", as_json: bool) -> None:
     """The resolved config, and what it will prove."""
     examples = made.data.examples or EXAMPLES.get(made.data.name)
+    if made.federated is not None:
+        examples = made.federated.users
+        if examples is None:
+            raise ConfigError("how many users there are is not known without reading the data; say --users to plan.")
     if examples is None:
         raise ConfigError(
             f"how many examples {made.data.name!r} has is not known without reading it; say [data] examples "

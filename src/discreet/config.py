@@ -93,7 +93,9 @@ class OptimizerSection(Section, frozen=True):
     """What is done with the private gradient; it costs nothing."""
 
     name: Annotated[Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"], doc("a torch optimizer")] = "sgd"
-    learning_rate: Annotated[float, doc("its learning rate")] = 0.5
+    learning_rate: Annotated[
+        float | None, doc("its learning rate; if not given 0.5, or 1 for the server of a federated run")
+    ] = None
     at_batch_size: Annotated[
         int | None, doc("the batch size at which that learning rate is good; it is scaled to the run's in proportion")
     ] = None
@@ -123,6 +125,39 @@ class AugmentationSection(Section, frozen=True):
     copies: Annotated[int, doc("how many; 1 is the example itself, or one changed copy if anything below is set")] = 1
     flip: Annotated[bool, doc("mirror images left to right, by a coin")] = False
     shift: Annotated[int, doc("move images by up to so many pixels each way")] = 0
+
+
+class FederatedSection(Section, frozen=True):
+    """Training at user level: [budget] counts users and rounds, [optimizer] is the server's, and this is what users do.
+
+    Without a table's user column, rows are dealt out to made-up users.
+    """
+
+    user: Annotated[str | None, doc("the column of a table that says whose a row is")] = None
+    users: Annotated[int | None, doc("how many made-up users rows are dealt out to, where there is no such column")] = (
+        None
+    )
+    partition: Annotated[
+        Literal["iid", "shards", "dirichlet"],
+        doc("how: at random, a few labels each (shards), or in shares drawn class by class (dirichlet)"),
+    ] = "iid"
+    shards: Annotated[int, doc("pieces of sorted labels a made-up user gets")] = 2
+    alpha: Annotated[float, doc("how even dirichlet shares are: small is uneven")] = 0.5
+    optimizer: Annotated[Literal["sgd", "adam", "adamw", "rmsprop", "adagrad"], doc("a user's own optimizer")] = "sgd"
+    learning_rate: Annotated[float, doc("a user's own learning rate")] = 0.1
+    momentum: Annotated[float, doc("a user's own momentum")] = 0.0
+    weight_decay: Annotated[float, doc("a user's own decay of the weights")] = 0.0
+    epochs: Annotated[int, doc("passes a user makes over its records in a round")] = 1
+    batch_size: Annotated[int | None, doc("records in a user's batch; all at once if not given")] = 10
+    full_weight: Annotated[
+        int | None, doc("records at which a user counts fully, those with fewer in proportion; if not given all do")
+    ] = None
+    total_weight: Annotated[
+        float | None, doc("the public total weight of all users, which a round's share of is divided by")
+    ] = None
+    engine: Annotated[
+        Literal["auto", "vectorised", "loop"], doc("all users of a round in one pass, or one after the other")
+    ] = "auto"
 
 
 class EvaluationSection(Section, frozen=True):
@@ -161,6 +196,7 @@ class Config(Section, frozen=True):
     schedule: ScheduleSection = ScheduleSection()
     averaging: AveragingSection = AveragingSection()
     augmentation: AugmentationSection = AugmentationSection()
+    federated: FederatedSection | None = None
     evaluation: EvaluationSection = EvaluationSection()
     run: RunSection = RunSection()
 
@@ -189,6 +225,9 @@ class Config(Section, frozen=True):
             plan = self._staged(self.stages, examples)
         else:
             plan = self._preset(self.method or MethodSection(), examples, model)
+        if self.federated is not None and plan.sampling.contract().unit == "example":
+            sampling: Any = plan.sampling
+            plan = replace(plan, sampling=replace(sampling, unit="user"))
         return plan if model is None else plan.fit_to(model)
 
     def _preset(self, method: MethodSection, examples: int, model: "nn.Module | None") -> "Plan":

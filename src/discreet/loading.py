@@ -52,6 +52,15 @@ def length_of(data: Any) -> int:
     return length
 
 
+def as_tensors(data: Any) -> tuple[Tensor, Tensor]:
+    """Inputs and targets, all in memory."""
+    found = tensors_of(data)
+    if found is None:
+        found = tuple(default_collate([data[i] for i in range(len(data))]))
+    inputs, targets = found
+    return inputs, targets
+
+
 def load(
     data: Any,
     draws: Iterator[Draw],

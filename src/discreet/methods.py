@@ -22,7 +22,7 @@ from discreet.sampling import FixedBatches, Poisson
 
 Form = Literal["sound", "paper"]
 
-__all__ = ["adaptive_clipping", "belu", "dp_sgd", "encode_denoise", "tanh_filter"]
+__all__ = ["adaptive_clipping", "belu", "dp_fedavg", "dp_sgd", "encode_denoise", "tanh_filter"]
 
 
 def dp_sgd(
@@ -48,6 +48,32 @@ def dp_sgd(
         found = _noise_of_paper(sampling, length, delta, noise, epsilon, usual=1.0)
         return length.plan(sampling, Mechanism(Clip(norm), Gaussian(found)), delta)
     return _solved(sampling, Clip(norm), Gaussian(noise), length, delta, epsilon, noise)
+
+
+def dp_fedavg(
+    *,
+    users: int,
+    users_per_round: int,
+    rounds: int | None = None,
+    epochs: float | None = None,
+    delta: float | None = None,
+    epsilon: float | None = None,
+    noise: float | None = None,
+    norm: float = 1.0,
+    bound: Bound | None = None,
+) -> Plan:
+    """DP-FedAvg (McMahan et al. 2018): users are sampled, a user's whole update is bounded, to `norm` or by `bound`.
+
+    For discreet.federated. The length is `rounds`, or `epochs` in which each user takes part once on average; `delta`
+    is users^-1.1 unless it is given.
+
+    >>> dp_fedavg(users=1_000, users_per_round=100, rounds=50, noise=1.0).guarantee().unit
+    'user'
+    """
+    length = _Length(epochs, rounds, usual=10)
+    sampling = Poisson(examples=users, batch_size=users_per_round, unit="user")
+    chosen = Clip(norm) if bound is None else bound
+    return _solved(sampling, chosen, Gaussian(noise), length, delta or users**-1.1, epsilon, noise)
 
 
 def tanh_filter(

@@ -35,25 +35,19 @@ from safetensors.torch import save_file
 from torch import nn
 
 from discreet import config as configuration
+from discreet import federated
 from discreet.accounting.guarantee import Guarantee
 from discreet.augmentation import Images
-from discreet.config import EXAMPLES, Config
+from discreet.config import EXAMPLES, Config, FederatedSection
 from discreet.data import Data, load
 from discreet.errors import ConfigError, PrivacyError, positive, whole
+from discreet.federated import Local, Users
 from discreet.ledger import Ledger, sync_folder
-from discreet.loading import length_of
+from discreet.loading import as_tensors, length_of
 from discreet.models import build
 from discreet.plan import Plan
-from discreet.training import Fitted, Record, fit
+from discreet.training import OPTIMIZERS, Fitted, Record, fit
 from discreet.verification import verify
-
-OPTIMIZERS = {
-    "sgd": torch.optim.SGD,
-    "adam": torch.optim.Adam,
-    "adamw": torch.optim.AdamW,
-    "rmsprop": torch.optim.RMSprop,
-    "adagrad": torch.optim.Adagrad,
-}
 
 
 @dataclass
@@ -148,7 +142,8 @@ def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
     model = build(config.model.name, data.shape, data.classes or 1, **config.model.settings).to(_device(config))
     changes = _changes(config)
     _try(model, data, changes)
-    plan = _plan(config, folder, data, model, watch)
+    users = None if config.federated is None else users_of(config.federated, data, config.run.seed)
+    plan = _plan(config, folder, length_of(data.train) if users is None else len(users), model, watch)
     optimizer = make_optimizer(config, model)
     board = _Board(folder / "tensorboard") if config.run.tensorboard else None
     _mend_records(folder)
@@ -170,28 +165,27 @@ def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
         watch.step(number)
 
     watch.stage("training")
-    fitted = fit(
-        model,
-        data.train,
-        plan,
-        test=data.test,
-        optimizer=optimizer,
-        schedule=make_schedule(config, optimizer, plan.steps),
-        ledger=_ledger(config, folder),
-        checkpoint=folder / "checkpoint",
-        checkpoint_every=config.run.checkpoint_every,
-        chunk=config.run.chunk,
-        averaging=config.averaging.decay,
-        augment=changes,
-        copies=config.augmentation.copies,
-        evaluate_every=config.evaluation.every,
-        evaluate_rows=config.evaluation.batch_size,
-        preflight=config.run.preflight,
-        on_begin=begin,
-        on_step=step,
-        on_record=record,
-        stop=watch.stop,
-    )
+    course: dict[str, Any] = {
+        "test": data.test,
+        "optimizer": optimizer,
+        "schedule": make_schedule(config, optimizer, plan.steps),
+        "ledger": _ledger(config, folder),
+        "checkpoint": folder / "checkpoint",
+        "checkpoint_every": config.run.checkpoint_every,
+        "averaging": config.averaging.decay,
+        "evaluate_every": config.evaluation.every,
+        "evaluate_rows": config.evaluation.batch_size,
+        "preflight": config.run.preflight,
+        "on_begin": begin,
+        "on_step": step,
+        "on_record": record,
+        "stop": watch.stop,
+    }
+    if users is None or config.federated is None:
+        copies, chunk = config.augmentation.copies, config.run.chunk
+        fitted = fit(model, data.train, plan, augment=changes, copies=copies, chunk=chunk, **course)
+    else:
+        fitted = federated.fit(model, users, plan, **federated_settings(config.federated, users, plan), **course)
     if board is not None:
         board.close()
     return _conclude(fitted, folder)
@@ -214,6 +208,8 @@ def check(config: Config) -> None:
     """Refuse what cannot be carried out, before a folder is made and any data is read."""
     config.check()
     run = config.run
+    if config.federated is not None:
+        _check_federated(config, config.federated)
     positive("[evaluation] every", config.evaluation.every)
     whole("[evaluation] batch_size", config.evaluation.batch_size, least=1)
     positive("[run] checkpoint_every", run.checkpoint_every, zero=True)
@@ -245,35 +241,82 @@ def check(config: Config) -> None:
         raise ConfigError("[run] tensorboard needs a package: pip install 'discreet[tensorboard]'.")
 
 
+def _check_federated(config: Config, section: FederatedSection) -> None:
+    """Refuse what a federated run has no use for, or has twice."""
+    if (section.user is None) == (section.users is None) and ":" not in config.data.name:
+        raise ConfigError(
+            f"[federated] user is {section.user!r} and users is {section.users!r}: give a table's column, or how many "
+            "made-up users the rows are dealt out to."
+        )
+    if config.augmentation != configuration.AugmentationSection():
+        raise ConfigError("[augmentation] is for central training; users change their own records.")
+    if config.run.chunk is not None:
+        raise ConfigError("[run] chunk is for central training; users' batches are [federated] batch_size.")
+
+
 # --- what a config makes ---------------------------------------------------------------------------------------------
 
 
-_OF_DATA = ("name", "folder", "download", "label", "schema", "test_fraction", "progress")
+_OF_DATA = ("name", "folder", "download", "label", "schema", "user", "test_fraction", "progress")
 
 
 def read_data(config: Config, progress: Callable[[int, int], None] | None = None) -> Data:
     """The data that a config names."""
-    section = config.data
+    section, federated = config.data, config.federated
     return load(
         section.name,
         folder=section.folder,
         download=section.download,
         label=section.label,
         schema=section.schema,
+        user=None if federated is None else federated.user,
         test_fraction=section.test_fraction,
         progress=progress,
         **section.settings,
     )
 
 
-def _plan(config: Config, folder: Path, data: Data, model: nn.Module, watch: Watch) -> Plan:
+def users_of(section: FederatedSection, data: Data, seed: int) -> Users:
+    """The users that a config names: a table's own, or made-up ones."""
+    x, y = as_tensors(data.train)
+    if data.owners is not None:
+        return Users.of(x, y, data.owners)
+    if section.users is None:
+        raise ConfigError(
+            "whose rows are whose is not known: say [federated] user, a table's column, or users, how many made-up "
+            "ones the rows are dealt out to."
+        )
+    shares = {"shards": section.shards, "alpha": section.alpha, "seed": seed}
+    return Users.dealt(x, y, section.users, section.partition, **shares)
+
+
+def federated_settings(section: FederatedSection, users: Users, plan: Plan) -> dict[str, Any]:
+    """What federated training takes beside what all training takes."""
+    local = Local(
+        learning_rate=section.learning_rate,
+        epochs=section.epochs,
+        batch_size=section.batch_size,
+        optimizer=section.optimizer,
+        momentum=section.momentum,
+        weight_decay=section.weight_decay,
+    )
+    settings: dict[str, Any] = {"local": local, "engine": section.engine}
+    if section.full_weight is not None:
+        full = whole("[federated] full_weight", section.full_weight, least=1)
+        settings["weights"] = [min(1.0, len(rows) / full) for rows in users.rows]
+    if section.total_weight is not None:
+        total = positive("[federated] total_weight", section.total_weight)
+        settings["denominator"] = total * plan.sampling.contract().rate
+    return settings
+
+
+def _plan(config: Config, folder: Path, examples: int, model: nn.Module, watch: Watch) -> Plan:
     """The plan in the folder, or a new one, which is written there before anything is spent."""
     path = folder / "plan.toml"
     if path.is_file():
         return Plan.load(path)
-    examples = length_of(data.train)
-    if config.data.examples is not None and config.data.examples != examples:
-        raise ConfigError(f"[data] examples is {config.data.examples:,}, but there are {examples:,} to train on.")
+    if config.federated is None and config.data.examples not in (None, examples):
+        raise ConfigError(f"[data] examples is {config.data.examples}, but there are {examples:,} to train on.")
     watch.stage("solving for the noise")
     made = config.plan(examples, model)
     if made.sampling.contract().adjacency == "add-remove":
@@ -288,10 +331,9 @@ def _plan(config: Config, folder: Path, data: Data, model: nn.Module, watch: Wat
 def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer that a config names."""
     section = config.optimizer
-    positive("[optimizer] learning_rate", section.learning_rate)
+    rate = positive("[optimizer] learning_rate", _learning_rate(config))
     positive("[optimizer] momentum", section.momentum, zero=True)
     positive("[optimizer] weight_decay", section.weight_decay, zero=True)
-    rate = section.learning_rate
     if section.at_batch_size is not None:
         rate *= config.budget.batch_size / whole("[optimizer] at_batch_size", section.at_batch_size, least=1)
     settings: dict[str, Any] = {"lr": rate, "weight_decay": section.weight_decay, **section.settings}
@@ -304,6 +346,12 @@ def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
         return OPTIMIZERS[section.name](model.parameters(), **settings)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"[optimizer] {section.name} cannot be made of {settings}: {error}") from error
+
+
+def _learning_rate(config: Config) -> float:
+    """The optimizer's, or the usual one: a federated run's server takes whole steps."""
+    given = config.optimizer.learning_rate
+    return given if given is not None else 0.5 if config.federated is None else 1.0
 
 
 def make_schedule(
@@ -390,7 +438,7 @@ class _Board:
 
 
 def _settled(config: Config) -> Config:
-    """The same with whole paths, so that it means the same files wherever it is continued from."""
+    """The same with whole paths and every number, so that it means the same wherever it is continued from."""
 
     def found(path: str | None) -> str | None:
         return None if path is None else str(Path(path).absolute())
@@ -399,7 +447,9 @@ def _settled(config: Config) -> Config:
     named = data.name not in EXAMPLES and os.path.exists(data.name)
     name = str(found(data.name)) if named else data.name
     data = msgspec.structs.replace(data, name=name, folder=found(data.folder), schema=found(data.schema))
-    return msgspec.structs.replace(config, data=data, run=msgspec.structs.replace(run, ledger=found(run.ledger)))
+    optimizer = msgspec.structs.replace(config.optimizer, learning_rate=_learning_rate(config))
+    run = msgspec.structs.replace(run, ledger=found(run.ledger))
+    return msgspec.structs.replace(config, data=data, optimizer=optimizer, run=run)
 
 
 # --- files -----------------------------------------------------------------------------------------------------------

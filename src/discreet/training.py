@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
 from discreet.accounting.guarantee import Guarantee
+from discreet.aggregate import Handle
 from discreet.augmentation import Images
 from discreet.checkpoint import load_checkpoint, save_checkpoint
 from discreet.errors import ConfigError, PrivacyError, positive, whole
@@ -21,11 +22,19 @@ from discreet.ledger import Ledger
 from discreet.loading import length_of
 from discreet.memory import chunk_that_fits, ran_out
 from discreet.plan import Plan
-from discreet.private import Private, attach
+from discreet.private import attach
 
 Rows = tuple[Tensor, Tensor] | Dataset[Any]
 Loss = Callable[[Tensor, Tensor], Tensor]
 Record = dict[str, Any]
+
+OPTIMIZERS: dict[str, Any] = {
+    "sgd": torch.optim.SGD,
+    "adam": torch.optim.Adam,
+    "adamw": torch.optim.AdamW,
+    "rmsprop": torch.optim.RMSprop,
+    "adagrad": torch.optim.Adagrad,
+}
 
 
 @dataclass
@@ -87,60 +96,44 @@ def fit(
 
     What is wrong with the arguments is said before anything is counted.
     """
-    positive("evaluate_every", evaluate_every)
-    whole("evaluate_rows", evaluate_rows, least=1)
-    positive("checkpoint_every", checkpoint_every, zero=True)
     whole("copies", copies, least=1)
     if copies > 1 and augment is None:
         raise ConfigError(f"copies is {copies}, but nothing changes them: they would all be the same; give augment=.")
     if chunk is not None:
         whole("chunk", chunk, least=1)
-    if not 0 <= averaging < 1:
-        raise ConfigError(f"averaging is {averaging!r}; it must be from 0 to below 1.")
     length = length_of(data)
     if isinstance(plan, Plan):
         plan.sampling.check_length(length)
-    if test is not None:
-        length_of(test)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5) if optimizer is None else optimizer
-    own = {id(p) for p in model.parameters()}
-    if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
-        raise ConfigError("the optimizer has none of the model's parameters; make it with model.parameters().")
-    if isinstance(optimizer, torch.optim.LBFGS):
-        raise ConfigError("LBFGS evaluates the loss several times a step, each one a release; use another optimizer.")
+    chosen = loss or loss_for(data)
+    course = Course(
+        model,
+        chosen,
+        optimizer,
+        schedule,
+        averaging=averaging,
+        test=test,
+        evaluate_every=evaluate_every,
+        evaluate_rows=evaluate_rows,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        on_begin=on_begin,
+        on_step=on_step,
+        on_record=on_record,
+        stop=stop,
+    )
     if copies > 1 and plan.mechanism.bound.needs == "outputs":
         raise ConfigError(f"{type(plan.mechanism.bound).__name__} sees each example once; leave copies at 1.")
-    if test is not None:
-        _try_evaluation(model, test, loss or loss_for(data))
     private = attach(model, plan, ledger, preflight=preflight)
     try:
-        average = _Average(model, averaging)
-        state = _State(model, private, optimizer, schedule, average, checkpoint, checkpoint_every)
-        begun = private.released == 0 or state.saved
-        state.resume()
-        state.own &= begun and loss is None and (augment is None or type(augment) is Images)
-        private._own_loop = state.own
-        on_begin(private.released, plan.steps)
+        private._own_loop = course.begin(private, own=loss is None and (augment is None or type(augment) is Images))
         device = next(model.parameters()).device
-        chosen = loss or loss_for(data)
         losses = _Losses(model, chosen, augment, copies, preflight)
         at_most = (
             chunk
-            or state.chunk
+            or course.chunk
             or chunk_that_fits(model, torch.as_tensor(_first(data)[0]), copies, plan.sampling.batch_size)
         )
-        between = max(1, round(evaluate_every * plan.sampling.steps_for(1.0)))
-
-        def note() -> None:
-            record = state.record()
-            if test is not None:
-                with average.used():
-                    record |= evaluate(model, test, chosen, rows=evaluate_rows)
-            state.records.append(record)
-            if not private.remaining:
-                state.save()  # what is told of the end is told of the model that is kept
-            on_record(record)
-
         stopped = False
         while private.remaining and not stopped:
             for inputs, targets in private.batches(data, at_most=at_most):
@@ -150,27 +143,13 @@ def fit(
                 except (RuntimeError, MemoryError) as error:
                     if not ran_out(error) or at_most == 1:
                         raise
-                    at_most = state.chunk = max(1, min(at_most, len(inputs)) // 2)
+                    at_most = course.chunk = max(1, min(at_most, len(inputs)) // 2)
                     break  # the same batch is taken again in smaller pieces: nothing of it was released
-                if not complete:
-                    continue
-                optimizer.step()
-                if schedule is not None:
-                    schedule.step()
-                average.update()
-                on_step(private.released)
-                if private.released % between == 0 and private.remaining:
-                    note()
-                state.save_if_due()
-                stopped = stop()
-                if stopped:
-                    break
-        if not state.records or state.records[-1]["step"] != private.released:
-            note()
-        state.save()
-        if not private.remaining:
-            average.keep()
-        return Fitted(model, private.guarantee(), state.records, not private.remaining, state.lost, private.anchor)
+                if complete:
+                    stopped = course.released()
+                    if stopped:
+                        break
+        return course.end()
     finally:
         private.detach()
 
@@ -213,7 +192,7 @@ def _try_evaluation(model: nn.Module, test: Rows, loss: Loss) -> None:
 
 def loss_for(data: Rows) -> Loss:
     """Cross-entropy where targets are whole numbers, squared error where they are not; one value a row."""
-    target = torch.as_tensor(_first(data)[1])
+    target = data[1] if isinstance(data, tuple) else torch.as_tensor(data[0][1])
     if not target.is_floating_point():
         return lambda outputs, targets: F.cross_entropy(outputs, targets, reduction="none")
 
@@ -313,41 +292,116 @@ class _Average:
             self.weights[name].copy_(weight)
 
 
-class _State:
-    """What a run remembers, and when it is written down."""
+class Course:
+    """What goes on around a run's releases: steps of the optimizer, evaluation, averaging, checkpoints.
+
+    It is made before a plan is attached, and says what is wrong with it before anything is counted.
+    """
 
     def __init__(
         self,
         model: nn.Module,
-        private: Private,
+        loss: Loss,
         optimizer: torch.optim.Optimizer,
         schedule: torch.optim.lr_scheduler.LRScheduler | None,
-        average: _Average,
+        *,
+        averaging: float,
+        test: Rows | None,
+        evaluate_every: float,
+        evaluate_rows: int,
         checkpoint: str | Path | None,
-        every: float,
+        checkpoint_every: float,
+        on_begin: Callable[[int, int], None],
+        on_step: Callable[[int], None],
+        on_record: Callable[[Record], None],
+        stop: Callable[[], bool],
     ) -> None:
-        self._model, self._private, self._optimizer, self._schedule = model, private, optimizer, schedule
-        self._average, self._path, self._every = average, None if checkpoint is None else Path(checkpoint), every
+        positive("evaluate_every", evaluate_every)
+        whole("evaluate_rows", evaluate_rows, least=1)
+        positive("checkpoint_every", checkpoint_every, zero=True)
+        if not 0 <= averaging < 1:
+            raise ConfigError(f"averaging is {averaging!r}; it must be from 0 to below 1.")
+        own = {id(p) for p in model.parameters()}
+        if not any(id(p) in own for group in optimizer.param_groups for p in group["params"]):
+            raise ConfigError("the optimizer has none of the model's parameters; make it with model.parameters().")
+        if isinstance(optimizer, torch.optim.LBFGS):
+            raise ConfigError(
+                "LBFGS evaluates the loss several times a step, each one a release; use another optimizer."
+            )
+        if test is not None:
+            length_of(test)
+            _try_evaluation(model, test, loss)
+        self._model, self._loss, self._optimizer, self._schedule = model, loss, optimizer, schedule
+        self._averaging = averaging
+        self._test, self._evaluate_every, self._rows = test, evaluate_every, evaluate_rows
+        self._path, self._every = None if checkpoint is None else Path(checkpoint), checkpoint_every
+        self._on_begin, self._on_step, self._on_record, self._stop = on_begin, on_step, on_record, stop
         self.records: list[Record] = []
         self.lost = 0
         self.chunk: int | None = None  # rows that fit into memory, once more did not
         self.own = True  # whether every step was made by the library's own loop, loss and augmentation
+        self._private: Handle | None = None
+
+    def begin(self, private: Handle, *, own: bool) -> bool:
+        """Continue from the checkpoint, if there is one; whether every step was, and will be, the library's `own`."""
+        self._private = private
+        self._average = _Average(self._model, self._averaging)
         self._began = self._saved = time.monotonic()
         self._earlier, self._first = 0.0, private.released
+        known = private.released == 0 or (self._path is not None and self._path.exists())
+        self._resume()
+        self.own &= known and own
+        self._between = max(1, round(self._evaluate_every * private.plan.sampling.steps_for(1.0)))
+        self._on_begin(private.released, private.plan.steps)
+        return self.own
 
     @property
-    def saved(self) -> bool:
-        """Whether there is a checkpoint to continue from."""
-        return self._path is not None and self._path.exists()
+    def _handle(self) -> Handle:
+        assert self._private is not None
+        return self._private
 
-    def resume(self) -> None:
-        """Continue from the checkpoint, if there is one."""
+    def released(self) -> bool:
+        """A step was released: take it; whether the run is to stop here."""
+        private = self._handle
+        self._optimizer.step()
+        if self._schedule is not None:
+            self._schedule.step()
+        self._average.update()
+        self._on_step(private.released)
+        if private.released % self._between == 0 and private.remaining:
+            self._note()
+        if time.monotonic() - self._saved >= self._every:
+            self._save()
+        return self._stop()
+
+    def end(self) -> Fitted:
+        """The run is over, or was stopped: measure, save, and say what is proven."""
+        private = self._handle
+        if not self.records or self.records[-1]["step"] != private.released:
+            self._note()
+        self._save()
+        if not private.remaining:
+            self._average.keep()
+        proven, finished = private.guarantee(), not private.remaining
+        return Fitted(self._model, proven, self.records, finished, self.lost, private.anchor)
+
+    def _note(self) -> None:
+        record = self._record()
+        if self._test is not None:
+            with self._average.used():
+                record |= evaluate(self._model, self._test, self._loss, rows=self._rows)
+        self.records.append(record)
+        if not self._handle.remaining:
+            self._save()  # what is told of the end is told of the model that is kept
+        self._on_record(record)
+
+    def _resume(self) -> None:
         if self._path is None or not self._path.exists():
-            self.lost = self._private.released
+            self.lost = self._handle.released
             self._catch_up(self.lost)
             return
         found = load_checkpoint(
-            self._path, model=self._model, private=self._private, optimizer=self._optimizer, schedule=self._schedule
+            self._path, model=self._model, private=self._handle, optimizer=self._optimizer, schedule=self._schedule
         )
         extra = found.extra
         if not isinstance(extra, dict) or set(extra) != {"records", "average", "seconds", "lost", "own", "chunk"}:
@@ -356,7 +410,7 @@ class _State:
         self.records, self.lost = list(extra["records"]), int(extra["lost"]) + found.lost
         self._average.restore(extra["average"])
         self._catch_up(found.lost)
-        self._earlier, self._first = float(extra["seconds"]), self._private.released
+        self._earlier, self._first = float(extra["seconds"]), self._handle.released
 
     def _catch_up(self, lost: int) -> None:
         """The schedule goes by releases: those that were lost count."""
@@ -371,26 +425,22 @@ class _State:
     def _seconds(self) -> float:
         return self._earlier + time.monotonic() - self._began
 
-    def record(self) -> Record:
+    def _record(self) -> Record:
         """Where the run is."""
-        private, sampling = self._private, self._private.plan.sampling
+        private, sampling = self._handle, self._handle.plan.sampling
         passed = max(time.monotonic() - self._began, 1e-9)
-        spent, limit = private.spent, private.plan.epsilon
+        spent, limit, unit = private.spent, private.plan.epsilon, sampling.contract().unit
         return {
             "step": private.released,
             "epoch": sampling.epochs_in(private.released),
             "epsilon": spent,
             **({} if limit is None else {"epsilon_left": max(0.0, limit - spent)}),
             "seconds": round(self._seconds, 3),
-            "examples_per_second": round((private.released - self._first) * sampling.batch_size / passed, 1),
+            f"{unit}s_per_second": round((private.released - self._first) * sampling.batch_size / passed, 1),
             **_norms(private.learned.get("bound")),
         }
 
-    def save_if_due(self) -> None:
-        if time.monotonic() - self._saved >= self._every:
-            self.save()
-
-    def save(self) -> None:
+    def _save(self) -> None:
         if self._path is None:
             return
         extra = {
@@ -404,7 +454,7 @@ class _State:
         save_checkpoint(
             self._path,
             model=self._model,
-            private=self._private,
+            private=self._handle,
             optimizer=self._optimizer,
             schedule=self._schedule,
             extra=extra,
@@ -420,4 +470,4 @@ def _norms(state: Any) -> Record:
     return {"clipping_norms": dict(zip(parts, state["norms"], strict=True))}
 
 
-__all__ = ["Fitted", "evaluate", "fit", "loss_for"]
+__all__ = ["Course", "Fitted", "evaluate", "fit", "loss_for"]

@@ -110,4 +110,5 @@ def in_words(record: Record) -> str:
     parts = [f"ε {round_up(float(record['epsilon']))}" + (f", {left:.3g} left" if left is not None else "")]
     if record.get("accuracy") is not None:
         parts.insert(0, f"accuracy {record['accuracy']:.1%}")
-    return ", ".join([*parts, f"{record['examples_per_second']:,.0f} examples/s"])
+    speeds = {name.removesuffix("_per_second"): value for name, value in record.items() if name.endswith("_per_second")}
+    return ", ".join([*parts, *(f"{value:,.0f} {unit}/s" for unit, value in speeds.items())])

@@ -119,8 +119,8 @@ def test_means_without_noise_are_the_papers_formula(per_layer):
     expected = [1.1 * float(lengths(model, x, y, names).clamp(max=0.4).mean()) for names in parts]
     private = attach(model, plan(bound, steps=1))
     train(private, model, (x, y))
-    assert private._state["norms"] == pytest.approx(expected, rel=1e-5)
-    assert private._state["reaches"] == pytest.approx([2 * c for c in expected], rel=1e-5)
+    assert private._aggregate.state["norms"] == pytest.approx(expected, rel=1e-5)
+    assert private._aggregate.state["reaches"] == pytest.approx([2 * c for c in expected], rel=1e-5)
 
 
 def test_quantiles_without_noise_are_andrews_formula_and_find_the_quantile():
@@ -130,9 +130,9 @@ def test_quantiles_without_noise_are_andrews_formula_and_find_the_quantile():
     below = float((before <= 0.9).double().mean())
     private = attach(model, plan(AdaptiveClip(0.9, quantile=0.3, speed=0.2), steps=200))
     train(private, model, (x, y), steps=1, lr=0.0)
-    assert private._state["norms"] == pytest.approx([0.9 * math.exp(-0.2 * (below - 0.3))])
+    assert private._aggregate.state["norms"] == pytest.approx([0.9 * math.exp(-0.2 * (below - 0.3))])
     train(private, model, (x, y), lr=0.0)
-    share = float((before <= private._state["norms"][0]).double().mean())
+    share = float((before <= private._aggregate.state["norms"][0]).double().mean())
     assert share == pytest.approx(0.3, abs=0.03)
 
 
@@ -150,7 +150,7 @@ def test_neighbours_move_the_answer_by_at_most_what_the_contract_says(rule):
         mechanism = Mechanism(Watched(0.3, rule, per_layer=True), Gaussian(0))
         private = attach(model := network(), Plan(sampling=sampling, mechanism=mechanism, steps=1, delta=1e-5))
         train(private, model, (x, y))
-        return seen[0], Watched(0.3, rule, per_layer=True).contract(private._layout, None)
+        return seen[0], Watched(0.3, rule, per_layer=True).contract(private._aggregate.layout, None)
 
     x, y = data(6)
     for scale in (1.0, 1e6, 0.0, math.nan):
@@ -172,7 +172,7 @@ def test_an_answer_that_is_longer_than_the_contract_says_is_cut():
 
     private = attach(model := network(), plan(Boastful(0.2, "mean", factor=1.0), steps=1))
     train(private, model, data())
-    assert private._state["norms"][0] <= 0.4 * (1 + 1e-5)
+    assert private._aggregate.state["norms"][0] <= 0.4 * (1 + 1e-5)
 
 
 def test_norms_follow_noisy_answers_and_nothing_else():
@@ -190,10 +190,10 @@ def test_norms_follow_noisy_answers_and_nothing_else():
     made = Plan(sampling=sampling, mechanism=Mechanism(bound, Gaussian(2.0)), steps=400, delta=1e-5)
     private = attach(model := network(), made, seed=3)
     train(private, model, rows, lr=0.0)
-    state = bound.start(private._layout)
+    state = bound.start(private._aggregate.layout)
     for answer in seen[:400]:
         state = AdaptiveClip.learn(bound, answer, state)
-    assert state == private._state
+    assert state == private._aggregate.state
     values = torch.tensor([answer["0.weight..norm"] for answer in seen[:400]], dtype=torch.float64)
     expected = 2.0 * 0.5 / math.sqrt(0.2) / 40
     assert float(values.std()) == pytest.approx(expected, rel=0.15)
@@ -242,13 +242,13 @@ def test_what_was_learned_is_saved_and_resumed(tmp_path):
     model, private = begin()
     train(private, model, data(), steps=3)
     save_checkpoint(tmp_path / "c", model=model, private=private)
-    halfway = private._state
+    halfway = private._aggregate.state
     train(private, model, data())
     again, resumed = begin()
     load_checkpoint(tmp_path / "c", model=again, private=resumed)
-    assert resumed._state == halfway != resumed._bound.start(resumed._layout)
+    assert resumed._aggregate.state == halfway != resumed._aggregate.bound.start(resumed._aggregate.layout)
     train(resumed, again, data())
-    assert len(resumed._state["norms"]) == 4
+    assert len(resumed._aggregate.state["norms"]) == 4
 
 
 def test_a_state_that_does_not_fit_is_refused():
@@ -270,7 +270,7 @@ def test_chunks_and_microbatches_ask_the_same_question():
         for x, y in private.batches(data(), at_most=at_most):
             if private.backward(F.cross_entropy(model(x), y, reduction="none")):
                 optimizer.step()
-        states.append(private._state["norms"][0])
+        states.append(private._aggregate.state["norms"][0])
     assert states[0] == pytest.approx(states[1], rel=1e-5)
     micro = plan(AdaptiveClip(0.5), noise=1.0, microbatch=4)
     assert micro.guarantee().epsilon == plan(Clip(0.5), noise=1.0, microbatch=4).guarantee().epsilon

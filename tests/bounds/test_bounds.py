@@ -57,7 +57,7 @@ def sums(bound, x, y, build, scale):
     private.backward(F.cross_entropy(model(rows) * scale, labels, reduction="none"))
     grads = {name: p.grad for name, p in model.named_parameters()}
     private.detach()
-    return grads, bound.contract(private._layout, bound.start(private._layout))
+    return grads, bound.contract(private._aggregate.layout, bound.start(private._aggregate.layout))
 
 
 def mlp():

@@ -109,7 +109,7 @@ def test_a_size_that_is_not_the_models_is_refused_and_can_be_fitted():
     with pytest.raises(ConfigError, match=r"26,010 parameters, and the model has 15, .* use plan\.fit_to\(model\)"):
         attach(model, made)
     private = attach(model, made.fit_to(model))
-    assert private.plan.mechanism.multiplier(private._layout) == pytest.approx(1.1 / math.sqrt(15))
+    assert private.plan.mechanism.multiplier(private._aggregate.layout) == pytest.approx(1.1 / math.sqrt(15))
 
 
 def test_without_a_size_the_published_form_proves_nothing_until_it_is_attached():

@@ -81,7 +81,9 @@ class Guarantee:
         if math.isinf(self.epsilon):
             parts.append(f"Nothing is proven about the privacy of any {self.protected}: {self.proof}.")
         else:
-            neighbours = _NEIGHBOURS[self.adjacency, self.group > 1].format(unit=self.unit, group=self.group)
+            emptied = _EMPTIED["one" if self.unit == "example" else "several"]
+            words = _NEIGHBOURS[self.adjacency, self.group > 1]
+            neighbours = words.format(unit=self.unit, group=self.group, emptied=emptied)
             parts.append(
                 f"The released model is (ε = {round_up(self.epsilon)}, δ = {self.delta:g})-differentially private for "
                 f"each {self.protected}: {neighbours}, the probability of any "
@@ -232,8 +234,12 @@ def _words(phase: Phase) -> str:
 
 
 _FORMAT = "discreet-guarantee/1"
+_EMPTIED = {  # a unit that is no example has several records
+    "one": "record were replaced by an empty one that contributes nothing",
+    "several": "records were all replaced by empty ones that contribute nothing",
+}
 _NEIGHBOURS = {
-    ("zero-out", False): "if one {unit}'s record were replaced by an empty one that contributes nothing",
+    ("zero-out", False): "if one {unit}'s {emptied}",
     ("add-remove", False): "if one {unit} were added or removed",
     ("replace", False): "if one {unit} were replaced by another",
     ("zero-out", True): "if the records of {group} {unit}s were replaced by empty ones that contribute nothing",

@@ -21,7 +21,8 @@ class Data:
     Guarantee: inputs are float32 and finite, of `shape` each; labels are int64 from 0 to classes - 1, or finite
     float32 numbers where `classes` is None. Of tensors every row is checked, of a data set the first example.
 
-    `note` is what a figure that was measured with this data must say beside it.
+    `note` is what a figure that was measured with this data must say beside it. `owners` are the users whose the
+    training rows are, by number, where that is known.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Data:
     shape: tuple[int, ...]
     classes: int | None
     note: str = ""
+    owners: Tensor | None = None
 
     def __post_init__(self) -> None:
         if self.classes is not None:
@@ -39,6 +41,8 @@ class Data:
         self._check("training", self.train)
         if self.test is not None:
             self._check("test", self.test)
+        if self.owners is not None and self.owners.shape != (length_of(self.train),):
+            raise ConfigError(f"{self.name} has owners of shape {tuple(self.owners.shape)}; each training row has one.")
 
     def _check(self, which: str, part: Part) -> None:
         where = f"{self.name}: the {which} part"
@@ -100,6 +104,13 @@ class Split:
         train, test = self.parts(name, len(x))
         return (x[train], y[train]), (x[test], y[test]) if len(test) else None
 
+    def of_users(self, name: str, x: Tensor, y: Tensor, owners: Tensor) -> tuple[Pair, Pair | None, Tensor]:
+        """Whole users are for testing, all their rows; and whose the training rows are, by new numbers."""
+        train, test = self.parts(name, int(owners.max()) + 1)
+        kept, held = torch.isin(owners, train), torch.isin(owners, test)
+        _, numbers = owners[kept].unique(return_inverse=True)
+        return (x[kept], y[kept]), (x[held], y[held]) if len(test) else None, numbers
+
 
 def limited(data: Data, limit: int) -> Data:
     """The first examples of each part."""
@@ -112,7 +123,8 @@ def limited(data: Data, limit: int) -> Data:
 
     test = None if data.test is None else first(data.test)
     note = f"the first {limit:,} examples" if length_of(data.train) >= limit else ""
-    return replace(data, train=first(data.train), test=test, note=notes(data.note, note))
+    owners = None if data.owners is None else data.owners[:limit].clone()
+    return replace(data, train=first(data.train), test=test, note=notes(data.note, note), owners=owners)
 
 
 def first_example(where: str, part: Dataset[Any]) -> Pair:

@@ -29,6 +29,7 @@ def load(
     download: bool = True,
     label: str | None = None,
     schema: Schema | str | Path | None = None,
+    user: str | None = None,
     classes: int | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
@@ -43,7 +44,8 @@ def load(
     | digits                          | scikit-learn's 1,797 digits of 8 x 8, the last 360 of a fixed order to test   |
     | mnist, fashion-mnist            | IDX files, gzipped or not                                                    |
     | cifar10                         | parquet files of image bytes, the binary version, or train/CLASS/*.png       |
-    | PATH.csv, PATH.parquet          | a table, with the `label` column and the `schema`; see `table`               |
+    | PATH.csv, PATH.parquet          | a table, with the `label` column, the `schema` and perhaps a `user` column;  |
+    |                                 | see `table`                                                                  |
     | PATH.npz                        | arrays x, y and perhaps test_x, test_y: real x; whole (classes) or real y    |
     | PATH of a folder                | images by class: CLASS/*.png, or train/CLASS/*.png and test/CLASS/*.png      |
     | MODULE:FUNCTION                 | what the function returns, called with `more`: a Data, a Dataset, a pair of  |
@@ -71,6 +73,7 @@ def load(
     _refuse(name, "folder", folder, name in REMOTE, "one of " + ", ".join(REMOTE))
     _refuse(name, "label", label, kind == "table", "a table")
     _refuse(name, "schema", schema, kind == "table", "a table")
+    _refuse(name, "user", user, kind == "table", "a table")
     _refuse(name, "classes", classes, kind in ("npz", "function"), "an .npz file or a function")
     for option in more:
         _refuse(name, option, option, kind == "function", "a function")
@@ -83,7 +86,7 @@ def load(
     elif kind == "folder":
         data = image_folder(name, split, limit, progress)
     elif kind == "table":
-        data = table(name, label=label, schema=schema, test_fraction=test_fraction, seed=seed)
+        data = table(name, label=label, schema=schema, user=user, test_fraction=test_fraction, seed=seed)
     elif kind == "npz":
         data = npz(name, classes, split)
     else:

@@ -19,6 +19,7 @@ def table(
     *,
     label: str | None = None,
     schema: Schema | str | Path | None = None,
+    user: str | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Data:
@@ -37,6 +38,8 @@ def table(
     Missing values (nothing, nan, na or null) and unknown categories are zeros; a label may not be missing or unknown.
     A column of which the schema says nothing is a ConfigError. `label` None is the column with `classes`. Inputs are
     in the schema's order.
+
+    `user` is the column that says whose a row is; it is no input, and whole users are held out.
     """
     path = Path(path)
     if schema is None:
@@ -50,17 +53,31 @@ def table(
     label = _label_column(path, label, rules)
     target = rules.pop(label)
     names = column_names(path)
-    _check_columns(path, names, [*rules, label], ignored)
-    columns = read_columns(path, [*rules, label])
+    if user is not None and user in (*rules, label):
+        raise ConfigError(f"{path}: the schema describes the user column {user!r}, which is no input; leave it out.")
+    asked = [*rules, label] if user is None else [*rules, label, user]
+    _check_columns(path, names, asked, [name for name in ignored if name != user])
+    columns = read_columns(path, asked)
     if not columns[label]:
         raise ConfigError(f"{path} has no rows.")
-    train, test = split.of_pair(
-        str(path),
-        torch.cat([_encoded(path, name, columns[name], rule) for name, rule in rules.items()], 1),
-        _labels(path, label, columns[label], target),
-    )
+    x = torch.cat([_encoded(path, name, columns[name], rule) for name, rule in rules.items()], 1)
+    y = _labels(path, label, columns[label], target)
+    owners: Tensor | None = None
+    if user is None:
+        train, test = split.of_pair(str(path), x, y)
+    else:
+        train, test, owners = split.of_users(str(path), x, y, _owners(path, user, columns[user]))
     classes = len(target.words) if isinstance(target, Words) else None
-    return Data(str(path), train, test, tuple(train[0].shape[1:]), classes)
+    return Data(str(path), train, test, tuple(train[0].shape[1:]), classes, owners=owners)
+
+
+def _owners(path: Path, name: str, cells: Sequence[Any]) -> Tensor:
+    """Whose each row is, by number."""
+    for row, cell in enumerate(cells):
+        if cell is None or not str(cell).strip():
+            raise ConfigError(f"{path}: row {row + 1} has no user in column {name!r}; leave the row out.")
+    _, numbers = np.unique([str(cell) for cell in cells], return_inverse=True)
+    return torch.from_numpy(numbers)
 
 
 def _label_column(path: Path, label: str | None, rules: Mapping[str, Range | Words]) -> str:

@@ -82,7 +82,8 @@ class Record:
         said = None if self.config.get("stages") else self.config.get("method")
         named = said.get("name") if isinstance(said, Mapping) else said
         mechanism = self.plan.mechanism
-        return str(named) if named else f"{type(mechanism.bound).__name__}, {type(mechanism.noise).__name__}"
+        words = str(named) if named else f"{type(mechanism.bound).__name__}, {type(mechanism.noise).__name__}"
+        return f"federated, {words}" if self.config.get("federated") else words
 
     @property
     def accuracy(self) -> float | None:

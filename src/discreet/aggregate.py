@@ -1,0 +1,470 @@
+"""The sum over a step's units: bounded, counted, noised and divided. What central and federated runs share."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from discreet.accounting import cost, cost_for_search
+from discreet.accounting.guarantee import Condition, Guarantee
+from discreet.contracts import GRID, Layout, asked
+from discreet.denoise import Added
+from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
+from discreet.gradients.engine import UnitGradients
+from discreet.gradients.uses import parts
+from discreet.ledger import SEEDED, Account, Ledger
+from discreet.loading import Draw
+from discreet.noise.discrete import LARGEST
+from discreet.noise.source import Root
+from discreet.plan import Plan, guarantee_of
+from discreet.probes import check_bound, check_rows
+from discreet.sums import FloatSums, Sums, WholeSums
+
+
+class Aggregate:
+    """A plan's mechanism at work on some parameters, and the account of what it has released.
+
+    Guarantee: whatever is added, one unit changes what `release` returns by at most the bound's contract before the
+    noise; values that are not finite contribute exactly zero; and the release is counted before it exists. `count` is
+    the public number that sums are divided by.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        plan: Plan,
+        ledger: str | Path | Ledger | None,
+        *,
+        count: float,
+        probe: bool,
+        seed: int | None,
+    ) -> None:
+        self.plan, self._parameters, self._count = plan, parameters, count
+        self.layout = Layout(tuple(parameters), tuple(tuple(p.shape) for p in parameters.values()))
+        self._columns = _columns(self.layout)
+        self.bound: Any = plan.mechanism.bound
+        self.state = self.bound.start(self.layout)
+        self._denoised = None if plan.mechanism.denoise is None else plan.mechanism.denoise.start(self.layout)
+        self._on_disk = ledger is not None
+        self._ledger = Account(Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger, plan, self.layout)
+        self.root = Root(seed)
+        self.begun = self._ledger.released  # the step at which this process took over
+        self._process = os.getpid()
+        self._checked = not probe  # whether contributions were held against the contract, one by one
+        try:
+            self._sums = self._make_sums()
+            self._check_budget()
+            self._check_contract()
+            self._check_noise()
+        except BaseException:
+            self._ledger.close()
+            raise
+
+    def _make_sums(self) -> Sums:
+        """Where the bounded sums are kept: of the gradients, and of what the bound asks beside them."""
+        contract = self.bound.contract(self.layout, self.state)
+        if self.plan.mechanism.hardening == "exact":
+            self._asked: list[str] = []
+            return WholeSums(self._parameters, contract)
+        like: dict[str, Tensor] = dict(self._parameters)
+        first = next(iter(self._parameters.values()))
+        more: dict[str, Tensor] = {}
+        for block in asked(contract):
+            size, rest = divmod(block.size, len(block.members))
+            if rest:
+                raise ConfigError(f"a question of size {block.size} has {len(block.members)} members of unequal size.")
+            more.update({name: first.new_zeros(size) for name in block.members})
+        self._asked = list(more)
+        return FloatSums({name: t.detach() for name, t in (like | more).items()})
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    @property
+    def released(self) -> int:
+        """How many steps have been released."""
+        return self._ledger.released
+
+    @property
+    def remaining(self) -> int:
+        """How many of the plan's steps are left.
+
+        Where a pass over the data was broken off, by a crash say, the rest of it is lost: a new pass counts anew.
+        """
+        left = max(0, self.plan.steps - self.released)
+        allowed = self.plan.sampling.participations(self.plan.steps) - self._ledger.participations
+        while left and self._participations(left) > allowed:
+            left -= 1
+        return left
+
+    def _participations(self, steps: int) -> int:
+        """How many more releases a unit can take part in, in the next `steps` steps."""
+        count, done = self.plan.sampling.participations, self.released - self.begun
+        return count(done + steps) - count(done)
+
+    def draw(self, length: int, step: int) -> Draw:
+        """Who takes part in a step, of `length` units: secret."""
+        drawn = self.plan.sampling.draw(length, step, self.begun, partial(self.root.stream, "sampling"))
+        return _checked_draw(drawn, length)
+
+    def check_process(self) -> None:
+        """Raise in a fork of the process that this was made in."""
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                "this process was forked from the one that attached the plan; two of them would spend the same budget. "
+                "Attach in the process that trains."
+            )
+
+    # --- adding --------------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Forget what has been added."""
+        self._sums.clear()
+
+    @torch.no_grad()
+    def add(self, gradients: UnitGradients, sound: Tensor | None = None, shares: Tensor | None = None) -> None:
+        """Bound each unit's gradient and add it; what is not finite, or not `sound`, contributes exactly zero.
+
+        `shares`, from 0 to 1, are what each unit's bounded gradient is multiplied by.
+        """
+        if self.bound.needs == "elements":
+            self._add_elements(gradients, sound, shares)
+            return
+        norms = gradients.norms()
+        finite = next(iter(norms.values())).new_ones(gradients.units, dtype=torch.bool) if sound is None else sound
+        for squared in norms.values():
+            finite = finite & squared.isfinite()
+        if not finite.all():  # left out before any product
+            if not finite.any():
+                return
+            kept = finite.nonzero().squeeze(1)
+            gradients, shares = gradients.select(kept), None if shares is None else shares[kept]
+            norms = gradients.norms()
+        weights = self.bound.apply(norms, self.state)
+        weights = {name: torch.where(w.isfinite(), w, 0.0) for name, w in weights.items()}
+        if shares is not None:
+            weights = {name: w * shares.to(w) for name, w in weights.items()}
+        if not self._checked:
+            check_bound(gradients, weights, self.bound.contract(self.layout, self.state))
+            self._checked = True
+        self._sums.add_weighted(gradients, weights)
+        if self._asked:
+            self._add_answers(self.bound.ask(norms, self.state))
+
+    def _add_answers(self, answers: Mapping[str, Tensor]) -> None:
+        """Add what the bound asks of each unit, cut to the norm its contract gives."""
+        assert isinstance(self._sums, FloatSums)
+        for block in asked(self.bound.contract(self.layout, self.state)):
+            rows = torch.cat([answers[name].reshape(len(answers[name]), -1) for name in block.members], 1)
+            rows = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
+            short = (block.norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True)).clamp(max=1.0)
+            pieces = (rows * short).sum(0).split(block.size // len(block.members))
+            self._sums.add(dict(zip(block.members, pieces, strict=True)))
+
+    def _add_elements(self, gradients: UnitGradients, sound: Tensor | None, shares: Tensor | None) -> None:
+        """Bound the gradients themselves, a few units at a time, and add them."""
+        width = max(stop for _, stop in self._columns.values())
+        for start, stop in parts(gradients.units, 8 * width):
+            rows = gradients.rows(start, stop)
+            finite = rows.sum(1).isfinite()  # a sum that is not finite leaves its unit out, and no other
+            if sound is not None:
+                finite &= sound[start:stop]
+            if not finite.all():
+                rows = torch.where(finite[:, None], rows, 0.0)
+            bounded = self.bound.apply(rows, self.state)
+            finite &= bounded.sum(1).isfinite()
+            if not finite.all():
+                bounded = torch.where(finite[:, None], bounded, 0.0)
+            if shares is not None:
+                bounded = bounded * shares[start:stop, None].to(bounded)
+            if not self._checked:
+                check_rows(bounded, self._columns, self.bound.contract(self.layout, self.state))
+                self._checked = True
+            self._sums.add_rows(bounded, self._columns)
+
+    def add_bounded(self, totals: Mapping[str, Tensor]) -> None:
+        """Add sums over units that were bounded already, inside the network."""
+        assert isinstance(self._sums, FloatSums)
+        self._sums.add(totals)
+
+    # --- releasing -----------------------------------------------------------------------------------------------
+
+    def release(self, **notes: bool) -> dict[str, Tensor]:
+        """Count the step, then add the noise: (sum + noise) / count for each parameter, and the sums are cleared.
+
+        `notes` are what the step's line in the ledger says of how it was made.
+        """
+        if self.remaining == 0:
+            raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
+        factor = self.plan.noise_factor(self.released)
+        stream = self.root.stream("noise", self.released)  # the count goes up before the noise is drawn: never twice
+        self._ledger.spend(self._participations, **({"seeded": True} if self.root.seeded else {}), **notes)
+        mechanism = self.plan.mechanism
+        contract = mechanism.contract(self.layout, self.state)
+        scales: dict[str, float] = {}
+        for block, scale in zip(contract.blocks, mechanism.scales(contract), strict=True):
+            scales.update(dict.fromkeys(block.members, scale * factor))
+        released = self._sums.release(mechanism.noise, scales, stream)
+        answers = {name: released.pop(name) / self._count for name in self._asked}
+        if mechanism.denoise is not None:
+            law: Any = mechanism.noise.law
+            added = Added(law, {name: scales[name] for name in released})
+            denoised, self._denoised = mechanism.denoise.apply(released, added, self._denoised)
+            if {n: t.shape for n, t in denoised.items()} != {n: t.shape for n, t in released.items()}:
+                raise PrivacyError(f"{mechanism.denoise!r} returned other parameters or shapes than it was given.")
+            released = {name: t.clone() for name, t in denoised.items()}  # what it keeps stays its own
+        for gradient in released.values():
+            gradient.mul_(1 / self._count)
+        if answers:
+            self.state = self.bound.learn(answers, self.state)
+        self.clear()
+        return released
+
+    # --- what is proven ------------------------------------------------------------------------------------------
+
+    def guarantee(self, conditions: Sequence[Condition]) -> Guarantee:
+        """What is proven of this run, on these conditions beside those of its stages and its ledger."""
+        spent, remaining = self._ledger.phases, self.remaining
+        rest = self.plan.phases(self.layout, after=self.released)
+        if not self.plan.noise_schedule:
+            rest = [replace(rest[0], steps=self._participations(remaining))]
+        proven = guarantee_of(self.plan, self.layout, [*spent, *rest, *self._ledger.queries])
+        rests_on = [*proven.conditions, *self._ledger.conditions, *conditions]
+        if self.root.seeded and SEEDED not in rests_on:
+            rests_on.insert(0, SEEDED)
+        made = [*spent, *self._ledger.queries]
+        so_far = cost(made, self.plan.delta, self.plan.tuning).epsilon if remaining else None
+        return replace(proven, conditions=tuple(rests_on), released=self.released, so_far=so_far)
+
+    @property
+    def spent(self) -> float:
+        """The epsilon of the releases made so far, for a progress line: what is proven is the guarantee."""
+        return cost_for_search([*self._ledger.phases, *self._ledger.queries], self.plan.delta, self.plan.tuning).epsilon
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What an adaptive bound has learned from noisy answers: it has been released, and may be logged."""
+        return {"bound": self.state} if self._asked else {}
+
+    @property
+    def unprobed(self) -> bool:
+        """Whether some release of this run was made before anything was probed."""
+        return self._ledger.unprobed
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    @property
+    def anchor(self) -> str:
+        """The hash of the ledger's last line: kept elsewhere, it shows whether the file was cut short or rewritten."""
+        return self._ledger.head
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside the model's and the optimizer's own state."""
+        return {
+            "format": "discreet-state/1",
+            "plan": self.plan.to_dict(),
+            "released": self.released,
+            "participations": self._ledger.participations,
+            "ledger": self._ledger.head if self._on_disk else "",
+            "seeded": self.root.seeded or SEEDED in self._ledger.conditions,
+            **({"bound": self.state} if self._asked else {}),
+            **({} if self._denoised is None else {"denoise": self._denoised}),
+        }
+
+    def check_state_dict(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Raise unless a state may be loaded; its numbers of releases and participations. Changes nothing."""
+        if state.get("format") != "discreet-state/1" or state.get("plan") != self.plan.to_dict():
+            raise PrivacyError("the state belongs to another plan; attach the plan it was saved with.")
+        released = whole("the state's number of releases", state.get("released", -1), least=0)
+        taken = whole("the state's number of participations", state.get("participations", released), least=0)
+        if not self.plan.sampling.participations(released) <= taken <= released <= self.plan.steps:
+            raise PrivacyError(f"the state counts {released} releases and {taken} participations, which cannot be.")
+        head = state.get("ledger")
+        if self._on_disk and head and not self._ledger.knows(str(head)):
+            raise PrivacyError(
+                "the ledger lacks a line that the checkpoint knows of: it was cut short, replaced or is another run's. "
+                "Attach with the ledger the checkpoint was made with."
+            )
+        fits = {
+            "bound": _alike(state.get("bound"), self.state if self._asked else None),
+            "denoise": self._fits(state.get("denoise"), self._denoised),
+        }
+        for key in (key for key, fine in fits.items() if not fine):
+            raise PrivacyError(f"the state's {key!r} does not fit the plan's stage; load it as it was saved.")
+        norms = [b.norm for b in self.bound.contract(self.layout, state["bound"]).blocks] if self._asked else []
+        if not all(0 < norm < np.inf for norm in norms):
+            raise PrivacyError("the state's 'bound' does not fit the plan's stage: a norm in it is not positive.")
+        return released, taken
+
+    def _fits(self, found: Any, own: Any) -> bool:
+        """Whether a saved state can be a denoiser's: its keys, and tensors of the parameters' shapes by their names."""
+        if not isinstance(own, dict):
+            return found is None or own is not None
+        if not isinstance(found, dict) or (own and found.keys() != own.keys()):
+            return False
+        shapes = {name: p.shape for name, p in self._parameters.items()}
+        tables = [found, *(v for v in found.values() if isinstance(v, dict))]
+        named = [(k, v) for table in tables for k, v in table.items() if k in shapes and isinstance(v, Tensor)]
+        return all(tensor.shape == shapes[name] for name, tensor in named)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint of the same plan.
+
+        Releases that the state knows of and the ledger does not are counted now; those that the ledger knows of and
+        the state does not (a crash after the checkpoint) stay spent. Nothing is ever repeated.
+        """
+        released, taken = self.check_state_dict(state)
+        self.clear()
+        self._ledger.restore(released, taken, **({"seeded": True} if state.get("seeded") else {}))
+        self.begun = self._ledger.released
+        if self._asked:
+            self.state = state["bound"]
+        self._denoised = state.get("denoise")
+
+    def close(self) -> None:
+        """Let others open the ledger. The guarantee of what was released can still be read."""
+        self._ledger.close()
+
+    # --- checks before anything is counted -----------------------------------------------------------------------
+
+    def _check_contract(self) -> None:
+        """Refuse a contract that leaves a parameter out or a noise that cannot be split."""
+        contract = self.plan.mechanism.contract(self.layout, self.state)
+        self.plan.mechanism.scales(contract)
+        bounded = [name for block in contract.blocks if not block.share for name in block.members]
+        if sorted(bounded) != sorted(self.layout.names):
+            odd = sorted(set(bounded) ^ set(self.layout.names)) or sorted(bounded)
+            raise ConfigError(f"the contract of {self.bound!r} must have each parameter once; look at {odd[0]!r}.")
+
+    def _check_noise(self) -> None:
+        """Refuse noise that exact arithmetic could not draw."""
+        if not isinstance(self._sums, WholeSums):
+            return
+        scales = self.plan.mechanism.scales(self.plan.mechanism.contract(self.layout, self.state))
+        least, most = (f(factor for _, factor in self.plan.stretches) for f in (min, max))
+        for block, scale in zip(self._sums.blocks, scales, strict=True):
+            if not 0 < least * scale / (block.norm * GRID) <= most * scale / (block.norm * GRID) <= LARGEST:
+                raise ConfigError(
+                    f"the noise of {', '.join(block.members)} is {scale:.3g} on a grid of {block.norm * GRID:.3g}: too "
+                    "little or too much to be drawn exactly. Use another allocation or multiplier."
+                )
+
+    def _check_budget(self) -> None:
+        limit = self.plan.epsilon
+        if limit is None:
+            return
+        phases = [*self.plan.phases(self.layout), *self._ledger.queries]
+        spent = cost(phases, self.plan.delta, self.plan.tuning).epsilon
+        if spent > limit:
+            raise BudgetExhausted(
+                f"the plan's {self.plan.steps:,} steps would spend epsilon {spent:.4g}, more than its limit {limit:g}; "
+                "use discreet.calibrate to solve for noise, steps or batch size."
+            )
+
+
+class Handle:
+    """What every handle on a run can tell: how far it is, what it has spent, what a checkpoint must hold."""
+
+    def __init__(self, aggregate: Aggregate) -> None:
+        self.plan, self._aggregate = aggregate.plan, aggregate
+
+    @property
+    def released(self) -> int:
+        """How many steps have been released."""
+        return self._aggregate.released
+
+    @property
+    def remaining(self) -> int:
+        """How many of the plan's steps are left.
+
+        Where a pass over the data was broken off, by a crash say, the rest of it is lost: a new pass counts anew.
+        """
+        return self._aggregate.remaining
+
+    def guarantee(self) -> Guarantee:
+        """What is proven of this run.
+
+        When the plan's steps are spent, that is the epsilon of what was released. Before, what is proven is the
+        epsilon of the declared horizon; `so_far` stands beside it, on a condition.
+        """
+        return self._aggregate.guarantee(self._conditions())
+
+    def _conditions(self) -> Sequence[Condition]:
+        """What the guarantee rests on beside the stages and the ledger."""
+        return ()
+
+    @property
+    def spent(self) -> float:
+        """The epsilon of the releases made so far, for a progress line: what is proven is the guarantee."""
+        return self._aggregate.spent
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What an adaptive bound has learned from noisy answers: it has been released, and may be logged."""
+        return self._aggregate.learned
+
+    @property
+    def anchor(self) -> str:
+        """The hash of the ledger's last line: kept elsewhere, it shows whether the file was cut short or rewritten."""
+        return self._aggregate.anchor
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside the model's and the optimizer's own state."""
+        return self._aggregate.state_dict()
+
+    def check_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raise unless a state may be loaded. Changes nothing."""
+        self._aggregate.check_state_dict(state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint of the same plan.
+
+        Releases that the state knows of and the ledger does not are counted now; those that the ledger knows of and
+        the state does not (a crash after the checkpoint) stay spent. Nothing is ever repeated.
+        """
+        self._aggregate.load_state_dict(state)
+
+    def __reduce__(self) -> str:
+        raise PrivacyError("this holds the secret key of its run and is not copied; save its state_dict().")
+
+
+def _alike(found: Any, own: Any) -> bool:
+    """Whether a saved value has the form of one's own: the same keys, names and shapes, and finite numbers."""
+    if isinstance(own, Mapping):
+        return isinstance(found, Mapping) and set(found) == set(own) and all(_alike(found[k], own[k]) for k in own)
+    if isinstance(own, (list, tuple)) and not own:
+        return isinstance(found, (list, tuple))
+    if isinstance(own, (list, tuple)):
+        same = isinstance(found, (list, tuple)) and len(found) == len(own)
+        return same and all(_alike(f, o) for f, o in zip(found, own, strict=True))
+    if isinstance(own, Tensor):
+        return isinstance(found, Tensor) and (found.shape, found.dtype) == (own.shape, own.dtype)
+    if isinstance(own, (bool, str)) or own is None:
+        return type(found) is type(own) and found == own
+    return isinstance(found, (int, float)) and not isinstance(found, bool) and abs(found) < 1e300
+
+
+def _columns(layout: Layout) -> dict[str, tuple[int, int]]:
+    """Where each parameter is in a row that has all of them side by side."""
+    found, start = {}, 0
+    for name, size in zip(layout.names, layout.sizes, strict=True):
+        found[name] = start, start + size
+        start += size
+    return found
+
+
+def _checked_draw(drawn: Any, length: int) -> Draw:
+    """A sampler's draw, if it is a set of the data's indices: one that came twice would count twice."""
+    indices = np.asarray(drawn)
+    if indices.ndim == 1 and len(indices) == 0:
+        return np.empty(0, np.intp)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= length:
+        raise PrivacyError(f"the sampler drew {drawn!r}, which is no list of indices below {length}.")
+    if len(np.unique(indices)) != len(indices):
+        raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
+    return indices.astype(np.intp)

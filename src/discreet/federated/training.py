@@ -1,0 +1,107 @@
+"""The loop of federated training: rounds, evaluation, checkpoints, as `discreet.fit` has them for central training."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from discreet.errors import ConfigError
+from discreet.federated.engines import Kind, engine_for
+from discreet.federated.local import Local, Loss
+from discreet.federated.rounds import Rounds
+from discreet.ledger import Ledger
+from discreet.plan import Plan
+from discreet.training import Course, Fitted, Record, Rows, loss_for
+
+
+def fit(
+    model: nn.Module,
+    users: Sequence[tuple[Tensor, Tensor]],
+    plan: Plan,
+    *,
+    local: Local | None = None,
+    test: Rows | None = None,
+    loss: Loss | None = None,
+    optimizer: torch.optim.Optimizer | None = None,
+    schedule: torch.optim.lr_scheduler.LRScheduler | None = None,
+    weights: Sequence[float] | Tensor | None = None,
+    denominator: float | None = None,
+    engine: Kind = "auto",
+    ledger: str | Path | Ledger | None = None,
+    checkpoint: str | Path | None = None,
+    checkpoint_every: float = 60.0,
+    averaging: float = 0.0,
+    evaluate_every: float = 1.0,
+    evaluate_rows: int = 1000,
+    preflight: bool = True,
+    seed: int | None = None,
+    on_begin: Callable[[int, int], None] = lambda done, steps: None,
+    on_step: Callable[[int], None] = lambda step: None,
+    on_record: Callable[[Record], None] = lambda record: None,
+    stop: Callable[[], bool] = lambda: False,
+) -> Fitted:
+    """Train a model on users' data by a plan whose units are users, to the end of its rounds.
+
+    - `users`: for each user a pair of tensors, inputs and targets (`Users` makes them); they may differ in length;
+    - `local`: what a user does with the model; `optimizer` is the server's: SGD with learning rate 1 if not given,
+      which is FedAvg; any other of torch's, with momentum or adaptive, costs nothing more;
+    - `weights`: for each user a number from 0 to 1 that the bounded update is multiplied by; `denominator` is then the
+      public total weight of a round, which sums are divided by (the number of users in a round if not given);
+    - `engine`: "vectorised" trains all users of a round in one pass, "loop" one after the other, "auto" the first where
+      it makes the same updates;
+    - `evaluate_every`: rounds between evaluations, in units of passes over the users: 1 is as many rounds as take each
+      user once on average.
+
+    The rest is as in `discreet.fit`. What is wrong with the arguments is said before anything is counted.
+    """
+    if not len(users):
+        raise ConfigError("there are no users to train on.")
+    if isinstance(plan, Plan):
+        plan.sampling.check_length(len(users))
+    shares = None if weights is None else torch.as_tensor(weights, dtype=torch.float64)
+    if shares is not None and shares.shape != (len(users),):
+        raise ConfigError(f"there are {len(users)} users and weights of shape {tuple(shares.shape)}; give each one.")
+    local = Local() if local is None else local
+    example = _example(users)
+    chosen = loss or loss_for((example[0][None], example[1][None]))
+    course = Course(
+        model,
+        chosen,
+        torch.optim.SGD(model.parameters(), lr=1.0) if optimizer is None else optimizer,
+        schedule,
+        averaging=averaging,
+        test=test,
+        evaluate_every=evaluate_every,
+        evaluate_rows=evaluate_rows,
+        checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every,
+        on_begin=on_begin,
+        on_step=on_step,
+        on_record=on_record,
+        stop=stop,
+    )
+    work, alone = engine_for(engine, model, local, chosen, example)
+    rounds = Rounds(model, plan, ledger, denominator=denominator, preflight=preflight, seed=seed)
+    try:
+        rounds.alone = alone and preflight
+        course.begin(rounds, own=True)
+        while rounds.remaining:
+            number, cohort = rounds.released, rounds.draw(len(users))
+            if cohort:
+                moved = work.updates([users[user] for user in cohort], cohort, number)
+                rounds.add(cohort, moved, None if shares is None else shares[cohort])
+            rounds.release()
+            if course.released():
+                break
+        return course.end()
+    finally:
+        rounds.detach()
+
+
+def _example(users: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    """One record, for its shape and type."""
+    for x, y in users:
+        if len(x):
+            return x[0], y[0]
+    raise ConfigError("no user has any records.")
