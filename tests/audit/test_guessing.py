@@ -60,9 +60,9 @@ def test_a_declared_few_share_the_level():
 def test_counts_from_a_rehearsal_do_about_as_well_as_the_best_of_all(rate, mu, steps):
     m = 2000
     planned = counts_for(m, *rehearsed(rate, mu, steps), delta=1e-5)
-    some = [(a, b) for a in (5, 20, 50, 100, 200, 400, 1000) for b in (0, 5, 20, 50, 100, 200, 400, 1000)]
+    some = [(a, b) for a in (5, 20, 50, 100, 200, 400) for b in (0, 20, 50, 100, 200, 400)]
     found = {counts: [] for counts in (planned, *some)}
-    for seed in range(1, 16):
+    for seed in range(1, 9):
         scores, coins = rehearsed(rate, mu, steps, canaries=m, seed=seed)
         for counts, bounds in found.items():
             right = count_correct(guess(scores, *counts), coins)

@@ -20,6 +20,7 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from discreet.accounting.guarantee import Guarantee
+from discreet.attachment import trainable
 from discreet.audit import curves
 from discreet.audit.guessing import Coins, Counts, Reals, count_correct, counts_for, guess, log_likelihood, rehearsed
 from discreet.audit.one_run import OneRun
@@ -110,7 +111,7 @@ class Directions:
 
     def losses(self, model: nn.Module, numbers: Tensor) -> Tensor:
         """`length` * <parameters, direction> for each of these canaries, 0 where the number is negative."""
-        parameters = [p for p in model.parameters() if p.requires_grad]
+        parameters = list(trainable(model).values())
         pieces = self.matrix(numbers, parameters[0].dtype).split(self._sizes, 1)
         terms = [F.linear(d, p.reshape(1, -1).to(d.dtype)).squeeze(1) for d, p in zip(pieces, parameters, strict=True)]
         return self.length * torch.stack(terms).sum(0)
@@ -126,7 +127,7 @@ def directions(model: nn.Module, plan: Plan, count: int, *, width: int | None = 
     By default as wide as the parameters allow: what real examples add is then spread thin over each direction.
     """
     whole("count", count, least=1)
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    parameters = trainable(model)
     layout = Layout(tuple(parameters), tuple(tuple(p.shape) for p in parameters.values()))
     total = sum(layout.sizes)
     widest = total // count
@@ -344,7 +345,7 @@ def _rehearsed_counts(plan: Plan, canaries: Examples | Directions, filter_: "_Fi
 
 def _gradient(model: nn.Module) -> Tensor:
     """What was released, all parameters side by side."""
-    gradients = [p.grad for p in model.parameters() if p.requires_grad and p.grad is not None]
+    gradients = [p.grad for p in trainable(model).values() if p.grad is not None]
     return torch.cat([g.detach().double().flatten().cpu() for g in gradients])
 
 
@@ -406,7 +407,7 @@ class _Watch:
     def _now(self) -> Tensor:
         """What the black-box scores compare: parameters, or losses."""
         if self._score == "parameters":
-            return torch.cat([p.detach().double().flatten().cpu() for p in self._model.parameters() if p.requires_grad])
+            return torch.cat([p.detach().double().flatten().cpu() for p in trainable(self._model).values()])
         return self._losses() if self._score == "loss" else torch.zeros(())
 
     @torch.no_grad()
