@@ -10,6 +10,7 @@ needed: see README.md.
 
 import argparse
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -33,14 +34,19 @@ SILENT = {
 
 
 class Process:
-    """A process whose words are read as it says them; leaving the `with` ends it, and waits for all it has started."""
+    """A process whose words are read as it says them; leaving the `with` ends it, and waits for all it has started.
+
+    Flower's processes start others, with other outputs and in other sessions, but all with the same input. Nobody reads
+    it, so that it can be one end of a pipe: the other end says when the last of them is gone.
+    """
 
     def __init__(self, command: list[str], environment: dict[str, str]) -> None:
         self._name, self.lines = command[0], []
         self._said, self._ended = threading.Condition(), False
+        self._others, held = os.pipe()
         self._process = subprocess.Popen(
             [str(Path(sys.executable).parent / command[0]), *command[1:]],
-            stdin=subprocess.DEVNULL,
+            stdin=held,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environment,
@@ -48,6 +54,7 @@ class Process:
             errors="replace",
             start_new_session=True,
         )
+        os.close(held)
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -58,7 +65,7 @@ class Process:
                 with self._said:
                     self.lines.append(line.rstrip())
                     self._said.notify_all()
-        with self._said:  # the pipe is closed when the last process that inherited it is gone
+        with self._said:
             self._ended = True
             self._said.notify_all()
 
@@ -82,12 +89,18 @@ class Process:
 
     def __exit__(self, *_: object) -> None:
         self.stop()
-        self._reader.join(20)
+        gone = self._gone(20)
         self.stop(signal.SIGKILL)
-        self._reader.join(5)
+        gone = gone or self._gone(20)
+        os.close(self._others)
         self._process.wait()
-        if self._reader.is_alive():
+        self._reader.join(5)
+        if not gone:
             raise RuntimeError(f"{self._name} has left processes behind.")
+
+    def _gone(self, seconds: float) -> bool:
+        """Whether all that had the input are gone within so many seconds."""
+        return bool(select.select([self._others], [], [], seconds)[0])
 
 
 def free_port() -> int:

@@ -26,6 +26,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.task_identity import TaskIdentity
 
 from discreet import (
+    AdaptiveClip,
     AutomaticClip,
     Clip,
     ConfigError,
@@ -164,8 +165,9 @@ def test_the_users_own_bound_changes_nothing_of_it(bound):
     assert_same(federate(grid, plan)[0], in_process(plan))
 
 
-def test_noise_and_server_optimizer_are_those_of_one_process():
-    plan = make_plan(steps=3, batch_size=3, noise=1.5)
+@pytest.mark.parametrize("bound", [Clip(0.3), AdaptiveClip(0.3)], ids=lambda b: type(b).__name__)
+def test_noise_server_optimizer_and_learned_bounds_are_those_of_one_process(bound):
+    plan = make_plan(steps=3, batch_size=3, noise=1.5, bound=bound)
     momentum = lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9)  # noqa: E731
     assert_same(federate(everybody(), plan, optimizer=momentum)[0], in_process(plan, optimizer=momentum))
 
@@ -512,6 +514,7 @@ class Clock:
 
     def __init__(self):
         self.now = 0.0
+        self.slept = lambda: None  # what happens meanwhile
 
     def monotonic(self):
         return self.now
@@ -519,6 +522,7 @@ class Clock:
     def sleep(self, seconds):
         assert seconds > 0
         self.now += seconds
+        self.slept()
 
 
 class Slow(FakeGrid):
@@ -660,20 +664,29 @@ def test_a_federation_goes_on_where_its_ledger_ends(tmp_path):
 
 
 def test_the_declared_population_is_waited_for(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(flower, "time", clock)
     grid = FakeGrid({100 + user: honest(user) for user in range(USERS - 1)})
-    waited = []
 
-    def sleep(seconds):
-        waited.append(seconds)
+    def meanwhile():
         assert not any(message.metadata.message_type == "train" for _, message in grid.asked)
-        if len(waited) == 3:
+        if clock.now == 0.75:
             grid.nodes[200] = honest(USERS - 1)
 
-    monkeypatch.setattr(flower.time, "sleep", sleep)
-    _, rounds = federate(grid, patience=1e6, interval=0.25)
-    assert waited == [0.25] * 3
+    clock.slept = meanwhile
+    _, rounds = federate(grid, patience=100.0, interval=0.25)
+    assert clock.now == 0.75
     assert sorted(rounds.added[0]) == list(range(USERS))
     assert Counter(node for node, m in grid.asked if m.metadata.message_type == "query") == Counter(list(grid.nodes))
+
+
+def test_a_population_that_does_not_come_is_waited_for_no_longer_than_patience(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(flower, "time", clock)
+    grid = FakeGrid({1: honest(0), 2: lambda message: [], 3: lambda message: [ValueError()]})
+    with pytest.raises(ConfigError, match=r"1 of the plan's 6 users .* within 10 seconds \(2 more nodes are connected"):
+        federate(grid, patience=10.0, interval=3.0)
+    assert clock.now == 10.0
 
 
 @pytest.mark.parametrize(
@@ -757,6 +770,26 @@ def test_a_user_whose_node_is_gone_counts_zero_until_it_is_back(then, back):
     assert len(grid.rounds_of(103)) == 1
     assert len(grid.rounds_of(900)) == (2 if back else 0)
     assert sum(m.metadata.message_type == "query" for node, m in grid.asked if node == 900) == len(then)
+
+
+def test_a_node_that_never_says_who_it_is_does_not_keep_others_from_being_asked(monkeypatch):
+    clock = Clock()
+    monkeypatch.setattr(flower, "time", clock)
+    grid = everybody(u3=lambda message: [])
+    clock.slept = lambda: grid.nodes.update({900: honest(3)}) if clock.now == 2.0 else None
+    _, rounds = federate(grid, patience=100.0, interval=1.0)
+    assert clock.now == 2.0
+    assert sorted(rounds.added[0]) == list(range(USERS))
+    assert grid.rounds_of(103) == []
+
+
+def test_a_node_that_says_twice_who_it_is_is_still_one_node():
+    roster = flower._Roster(FakeGrid({}), 2, "digest")
+    for _ in range(2):
+        roster.enrol(7, flower._Announcement(1, "digest"))
+    assert roster.node(1) == 7
+    with pytest.raises(ConfigError, match="two nodes say they are user 1"):
+        roster.enrol(8, flower._Announcement(1, "digest"))
 
 
 def test_a_silent_stranger_does_not_hold_up_a_population_that_is_there(monkeypatch):

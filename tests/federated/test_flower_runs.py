@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_file
 
 from discreet import verify
-from discreet.federated import fit
+from discreet.federated import Rounds
 
 if find_spec("flwr") is None and not os.environ.get("CI"):
     pytest.skip("flwr is not installed: pip install 'discreet[federated]'", allow_module_level=True)
@@ -43,8 +43,15 @@ def check(out, task, users, cohort, rounds):
     assert "for each user" in (out / "guarantee.txt").read_text()
     model = task["make_model"]()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    rows = [task["rows_of"](user, users) for user in range(users)]
-    fit(model, rows, settings.plan, local=task["LOCAL"], seed=SEED)
+    rounds = Rounds(model, settings.plan, seed=SEED)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    while rounds.remaining:
+        number, taking_part = rounds.released, rounds.draw()
+        for user in taking_part:
+            moved = task["LOCAL"].update(model, task["rows_of"](user, users), in_round=number, user=user)
+            rounds.add([user], {name: t[None] for name, t in moved.items()})
+        rounds.release()
+        optimizer.step()
     found = load_file(out / "model.safetensors")
     for name, value in model.state_dict().items():
         torch.testing.assert_close(found[name], value, rtol=0, atol=1e-5)

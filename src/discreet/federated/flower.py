@@ -20,8 +20,8 @@ import json
 import os
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
@@ -91,115 +91,143 @@ class Federation:
                 "Flower's telemetry is on in this process; set FLWR_TELEMETRY_ENABLED=0 where the SuperLink and the "
                 "SuperNodes are started, or import discreet.federated.flower before flwr."
             )
-        roster = _Roster(_population(self.rounds.plan), _digest(self.rounds.model))
+        roster = _Roster(grid, _population(self.rounds.plan), _digest(self.rounds.model))
         if self.rounds.remaining:
-            self._gather(grid, roster)
+            self._gather(roster)
         while self.rounds.remaining:
             self._round(grid, roster)
             self.optimizer.step()
             if self.after is not None:
                 self.after(self.rounds.released)
 
-    def _gather(self, grid: Grid, roster: "_Roster") -> None:
+    def _gather(self, roster: "_Roster") -> None:
         """Wait until every user has announced itself."""
         deadline = time.monotonic() + self.patience
         while True:
-            for node, found in self._announced(grid, roster, max(0.0, deadline - time.monotonic())):
+            late = time.monotonic() >= deadline
+            for node, found in roster.announcements():
                 roster.enrol(node, found)
             if not roster.missing:
                 return
-            if time.monotonic() >= deadline:
+            if late:
                 there = roster.population - roster.missing
                 raise ConfigError(
                     f"{there} of the plan's {roster.population} users announced themselves within {self.patience:g} "
-                    "seconds. Start a SuperNode for each, with --node-config 'partition-id=K' for K from 0, or raise "
-                    "patience=."
+                    f"seconds ({roster.unknown} more nodes are connected, and their own logs say what is wrong). Start "
+                    "a SuperNode for each user, with --node-config 'partition-id=K' for K from 0, or raise patience=."
                 )
-            time.sleep(self.interval)
-
-    def _announced(self, grid: Grid, roster: "_Roster", timeout: float) -> Iterator[tuple[int, "_Announcement"]]:
-        """Ask the nodes that are new who they are, while users are missing."""
-        nonces = {node: secrets.token_hex(16) for node in roster.strangers(grid.get_node_ids())}
-        messages = {
-            node: _message({"nonce": nonce}, None, node, MessageType.QUERY, timeout) for node, nonce in nonces.items()
-        }
-        for node, reply in self._exchange(grid, messages, timeout, lambda: not roster.missing):
-            found = _announcement(reply, nonces[node])
-            if found is not None:
-                yield node, found
+            time.sleep(min(self.interval, max(0.0, deadline - time.monotonic())))
 
     def _round(self, grid: Grid, roster: "_Roster") -> None:
         """Draw, ask, add, release."""
-        for node, found in self._announced(grid, roster, self.timeout):  # a node that left may be back as another
+        for node, found in roster.announcements():  # a node that left may be back as another
             roster.admit(node, found)
         model, number = self.rounds.model, self.rounds.released
         shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
-        cohort = {user: roster.node(user) for user in self.rounds.draw()}
+        cohort = self.rounds.draw()
         weights = ArrayRecord({name: _array(tensor) for name, tensor in _state(model).items()})
-        nonces = {user: secrets.token_hex(16) for user in cohort}
-        messages = {
-            user: _message(
-                {"round": number, "user": user, "nonce": nonces[user]}, weights, node, MessageType.TRAIN, self.timeout
-            )
-            for user, node in cohort.items()
-            if node is not None
-        }
-        for user, reply in self._exchange(grid, messages, self.timeout):
-            update = _update(reply, number, nonces[user], shapes)
-            if update is not None:
-                self.rounds.add([user], {name: moved[None] for name, moved in update.items()})
+        post = _Post(grid)
+        for user in cohort:
+            node = roster.node(user)
+            if node is not None:
+                about = {"round": number, "user": user}
+                post.send(user, node, MessageType.TRAIN, about, weights, lasting=self.timeout + 60)
+        deadline = time.monotonic() + self.timeout
+        while post.waiting:
+            late = time.monotonic() >= deadline
+            for user, nonce, reply in post.collect():
+                update = _update(reply, number, nonce, shapes)
+                if update is not None:
+                    self.rounds.add([user], {name: moved[None] for name, moved in update.items()})
+            if late or not post.waiting:
+                break
+            time.sleep(min(self.interval, max(0.0, deadline - time.monotonic())))
         self.rounds.release()
 
-    def _exchange(
+
+class _Post:
+    """Messages that are out, and the first reply to each.
+
+    Replies are pulled one by one, so that none can harm another: Flower drops those that it pulls with a bad one.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self._grid = grid
+        self._out: dict[str, tuple[int, str]] = {}  # whose, and the nonce, by Flower's name for the message
+
+    @property
+    def waiting(self) -> bool:
+        return bool(self._out)
+
+    def send(
         self,
-        grid: Grid,
-        messages: Mapping[int, Message],
-        timeout: float,
-        enough: Callable[[], bool] = lambda: False,
-    ) -> Iterator[tuple[int, Message | None]]:
-        """Send messages and yield the first reply to each, until time is up or there is enough.
+        whose: int,
+        node: int,
+        kind: str,
+        about: Mapping[str, int],
+        weights: ArrayRecord | None = None,
+        *,
+        lasting: float | None = None,
+    ) -> None:
+        """Send one message; `lasting` is after how many seconds Flower may forget it."""
+        nonce = secrets.token_hex(16)
+        content = RecordDict({"discreet": ConfigRecord({"format": FORMAT, "nonce": nonce, **about})})
+        if weights is not None:
+            content["model"] = weights
+        message = Message(content, node, kind, ttl=lasting, group_id=str(about.get("round", "")))
+        self._out.update({str(sent): (whose, nonce) for sent in self._grid.push_messages([message]) if sent})
 
-        One by one, so that no reply can harm another: Flower drops all replies that it pulls together with a bad one.
-        """
-        waiting: dict[str, int] = {}
-        for key, message in messages.items():
-            waiting.update({str(sent): key for sent in grid.push_messages([message]) if sent})
-        deadline = time.monotonic() + timeout
-        while waiting:
-            late = time.monotonic() >= deadline
-            for sent in list(waiting):
-                replies = _pull(grid, sent)
-                if replies:
-                    yield waiting.pop(sent), replies[0]
-            if late or not waiting or enough():
-                return
-            time.sleep(min(self.interval, max(0.0, deadline - time.monotonic())))
+    def collect(self) -> Iterator[tuple[int, str, Message | None]]:
+        """Whose replies have come, with the nonce each must have; None is one that cannot even be unpacked."""
+        for sent in list(self._out):
+            replies = self._pull(sent)
+            if replies:
+                yield *self._out.pop(sent), replies[0]
+
+    def _pull(self, sent: str) -> list[Message | None]:
+        """Flower unpacks what a client sent before anybody has looked at it, and raises whatever that brings."""
+        try:
+            return list(self._grid.pull_messages([sent]))
+        except Exception:
+            self._grid.get_node_ids()  # if it is the grid that fails, this says so
+            return [None]
 
 
-@dataclass
 class _Roster:
     """Which node is whose."""
 
-    population: int
-    digest: str
-    _nodes: dict[int, int] = field(default_factory=dict)  # by user
-    _met: set[int] = field(default_factory=set)  # nodes that were asked who they are
+    def __init__(self, grid: Grid, population: int, digest: str) -> None:
+        self.population, self._digest = population, digest
+        self._grid, self._post = grid, _Post(grid)
+        self._nodes: dict[int, int] = {}  # by user
+        self._met: set[int] = set()  # nodes that were asked who they are
 
     @property
     def missing(self) -> int:
         return self.population - len(self._nodes)
 
+    @property
+    def unknown(self) -> int:
+        """How many nodes are connected, and nobody's."""
+        return len(self._met) - len(self._nodes)
+
     def node(self, user: int) -> int | None:
         return self._nodes.get(user)
 
-    def strangers(self, nodes: Iterable[int]) -> list[int]:
-        """Nodes that were never asked who they are, if users are missing; those that have gone are nobody's now."""
-        present = set(nodes)
+    def announcements(self) -> Iterator[tuple[int, "_Announcement"]]:
+        """Who has said who it is; while users are missing, nodes that are new are asked. Nothing is waited for."""
+        present = set(self._grid.get_node_ids())
         self._nodes = {user: node for user, node in self._nodes.items() if node in present}
         self._met &= present
-        new = sorted(present - self._met) if self.missing else []
-        self._met.update(new)
-        return new
+        if not self.missing:
+            return
+        for node in sorted(present - self._met):
+            self._post.send(node, node, MessageType.QUERY, {})
+        self._met |= present
+        for node, nonce, reply in self._post.collect():
+            found = _announcement(reply, nonce)
+            if found is not None and node in present:
+                yield node, found
 
     def enrol(self, node: int, found: "_Announcement") -> None:
         """Take a node for the user it says it is, or raise: before anything is spent, a mistake is worth an error."""
@@ -208,11 +236,11 @@ class _Roster:
                 f"a node says it is user {found.user}; the plan has users 0 to {self.population - 1}. Start it with "
                 "--node-config 'partition-id=K', or declare as many users as there are."
             )
-        if found.user in self._nodes:
+        if self._nodes.get(found.user, node) != node:
             raise ConfigError(
                 f"two nodes say they are user {found.user}; a user counts once. Give each its own 'partition-id'."
             )
-        if found.digest != self.digest:
+        if found.digest != self._digest:
             raise ConfigError(
                 f"user {found.user}'s model has other trainable parameters than the server's, by name or shape; make "
                 "both with the same function."
@@ -221,7 +249,7 @@ class _Roster:
 
     def admit(self, node: int, found: "_Announcement") -> None:
         """Take a node for a user whose own has gone; anything else is let pass, as training goes on."""
-        fits = 0 <= found.user < self.population and found.digest == self.digest
+        fits = 0 <= found.user < self.population and found.digest == self._digest
         if fits and found.user not in self._nodes:
             self._nodes[found.user] = node
 
@@ -243,18 +271,6 @@ def _population(plan: Plan) -> int:
             "Poisson(examples=users, batch_size=..., unit='user')."
         )
     return found
-
-
-def _pull(grid: Grid, sent: str) -> list[Message | None]:
-    """What came back for one message: nothing yet, or replies; None where it cannot even be unpacked.
-
-    Flower unpacks what a client sent before anybody has looked at it, and raises whatever that brings.
-    """
-    try:
-        return list(grid.pull_messages([sent]))
-    except Exception:
-        grid.get_node_ids()  # if it is the grid that fails, this says so
-        return [None]
 
 
 # --- the user --------------------------------------------------------------------------------------------------------
@@ -349,14 +365,6 @@ def _bounded(update: Mapping[str, Tensor], bound: Clip | PerLayerClip | None) ->
 
 
 # --- what goes over the wire -----------------------------------------------------------------------------------------
-
-
-def _message(about: dict[str, int | str], weights: ArrayRecord | None, node: int, kind: str, timeout: float) -> Message:
-    """A message to a node, which Flower forgets some time after it is of no use."""
-    content = RecordDict({"discreet": ConfigRecord({"format": FORMAT, **about})})
-    if weights is not None:
-        content["model"] = weights
-    return Message(content, node, kind, ttl=timeout + 60, group_id=str(about.get("round", "")))
 
 
 def _announcement(reply: Message | None, nonce: str) -> _Announcement | None:
