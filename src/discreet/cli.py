@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,7 +14,7 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.panel import Panel
-from rich.progress import Progress, SpinnerColumn, TextColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -280,6 +281,135 @@ def federate(
         "federated.batch_size": local_batch_size, "federated.engine": engine, "run.seed": seed, "run.device": device,
     }  # fmt: skip
     _begin(config, flags, other, out, show, as_json, federated=True)
+
+
+@app.command()
+def check(
+    config: Annotated[Path | None, typer.Argument(help="A TOML file; flags replace what it says.")] = None,
+    data: Annotated[
+        str | None, typer.Option(help="The private data by name: its shape, classes and size alone.")
+    ] = None,
+    shape: Annotated[str | None, typer.Option(help="An example's shape, as 1,28,28, for other data.")] = None,
+    classes: Annotated[int | None, typer.Option(help="How many classes there are, for other data.")] = None,
+    examples: Annotated[int | None, typer.Option(help="How many private examples there are, for other data.")] = None,
+    model: Annotated[str | None, typer.Option(help=_help("model", "name"))] = None,
+    method: Annotated[str | None, typer.Option(help=_help("method", "name"))] = None,
+    epsilon: Annotated[float | None, typer.Option(help=_help("budget", "epsilon"))] = None,
+    noise: Annotated[float | None, typer.Option(help=_help("budget", "noise"))] = None,
+    delta: Annotated[float | None, typer.Option(help=_help("budget", "delta"))] = None,
+    epochs: Annotated[float | None, typer.Option(help=_help("budget", "epochs"))] = None,
+    steps: Annotated[int | None, typer.Option("--steps", "--rounds", help=_help("budget", "steps"))] = None,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", "--users-per-round", help=_help("budget", "batch_size"))
+    ] = None,
+    users: Annotated[int | None, typer.Option(help="Check at user level, with so many users.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help=_help("optimizer", "name"))] = None,
+    learning_rate: Annotated[float | None, typer.Option(help=_help("optimizer", "learning_rate"))] = None,
+    momentum: Annotated[float | None, typer.Option(help=_help("optimizer", "momentum"))] = None,
+    plain_learning_rate: Annotated[
+        float | None, typer.Option(help="The learning rate without privacy, if it is to be another.")
+    ] = None,
+    stand_in: Annotated[
+        str | None,
+        typer.Option(help="Public data that is like the private, to see accuracy and its gap: a name or file."),
+    ] = None,
+    runs: Annotated[int, typer.Option(help="Independent retrainings.")] = 3,
+    check_epochs: Annotated[
+        float | None, typer.Option(help="Epochs of a retraining; 20, or the plan's if full.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full", help="As many examples (or users) and steps as the plan.")] = False,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Look for the smallest noise that passes; epsilon and noise are not needed."),
+    ] = False,
+    tries: Annotated[int, typer.Option(help="How many noises are tried with --calibrate.")] = 6,
+    tolerance: Annotated[
+        float | None, typer.Option(help="How far above chance still passes: 0.05, or 0.1 for users.")
+    ] = None,
+    level: Annotated[float, typer.Option(help="The chance that a sound plan is called broken.")] = 0.05,
+    seed: Annotated[int, typer.Option(help="Of made-up data and first weights; noise is secret and has none.")] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for check.json and the figures (which need matplotlib).")
+    ] = None,
+    other: Annotated[
+        list[str] | None, typer.Option("--set", help="Any other field, as --set method.settings.norm=0.5.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Sanity checks before any private data is touched: what does this model memorise under this plan?
+
+    It is trained on made-up data whose labels only memory can tell, with privacy and without. Exits with 1 if the plan
+    is too weak, or if more was learned than its guarantee allows. For example: discreet check --data mnist --model cnn
+    --epsilon 3 --epochs 15 --batch-size 256 --stand-in digits
+    """
+    import torch
+
+    from discreet import config as configuration
+    from discreet.checks import running, showing
+
+    flags = {
+        "data.name": data, "model.name": model, "method.name": method, "budget.epsilon": epsilon,
+        "budget.noise": noise, "budget.delta": delta, "budget.epochs": epochs, "budget.steps": steps,
+        "budget.batch_size": batch_size, "federated.users": users, "optimizer.name": optimizer,
+        "optimizer.learning_rate": learning_rate, "optimizer.momentum": momentum,
+    }  # fmt: skip
+    start = configuration.Config() if config is None else configuration.load(config)
+    given = flags | configuration.assignments(other or [])
+    made = configuration.merged(start, given)
+    if calibrate and made.budget.epsilon is None and made.budget.noise is None:
+        made = configuration.merged(made, {"budget.noise": 1.0})
+    made.check()
+    asked = running.Asked(
+        shape=None if shape is None else _shape(shape),
+        classes=classes,
+        examples=examples,
+        full=full,
+        runs=runs,
+        epochs=check_epochs,
+        stand_in=stand_in,
+        plain_learning_rate=plain_learning_rate,
+        tolerance=tolerance,
+        level=level,
+    )
+    torch.manual_seed(seed)
+    with _counting() as tell:
+        search = partial(running.calibrate, tries=tries) if calibrate else running.check
+        found = search(made, asked, tell=tell)
+    if out is not None:
+        showing.write(out, found)
+    if as_json:
+        typer.echo(showing.as_json(found))
+    else:
+        Console().print(*showing.tables(found), Text(showing.words(found)), sep="\n")
+    if not found.passed:
+        raise typer.Exit(1)
+
+
+def _shape(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(part) for part in text.split(","))
+    except ValueError as error:
+        raise ConfigError(f"--shape is {text!r}; write whole numbers with commas between them, as 1,28,28.") from error
+
+
+@contextmanager
+def _counting() -> Generator["Callable[[str, int, int], None]"]:
+    """A bar for each thing that is trained; plain lines where there is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int) -> None:
+            if done == total and not console.is_terminal:
+                console.print(f"{what}: {total:,} steps", soft_wrap=True, highlight=False)
+            if what not in tasks or done < bar.tasks[tasks[what]].completed:
+                for old in tasks.values():
+                    bar.update(old, visible=False)
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done)
+
+        yield tell
 
 
 @app.command()

@@ -364,6 +364,12 @@ def assignments(texts: Sequence[str]) -> dict[str, Any]:
     return found
 
 
+SHAPES = {  # of an example, and how many classes there are; public
+    "digits": ((1, 8, 8), 10),
+    "mnist": ((1, 28, 28), 10),
+    "fashion-mnist": ((1, 28, 28), 10),
+    "cifar10": ((3, 32, 32), 10),
+}
 EXAMPLES = {"digits": 1_437, "mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 50_000}  # to train on; public
 
 

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING, Any
 from discreet.errors import ConfigError
 
 if TYPE_CHECKING:
+    from discreet.checks.generalisation import Generalisation
+    from discreet.checks.memorisation import Memorisation
+    from discreet.checks.patterns import Patterns
     from discreet.planning import Size
 
-_INK, _ACCENT, _PALE = "#1c2430", "#0b6e77", "#d9dee4"
+_INK, _ACCENT, _PLAIN, _PALE = "#1c2430", "#0b6e77", "#c2571a", "#d9dee4"
 
 
 def budget(path: Path, sizes: "Sequence[Size]", epochs: Sequence[tuple[float, float]], title: str) -> None:
@@ -26,6 +29,61 @@ def budget(path: Path, sizes: "Sequence[Size]", epochs: Sequence[tuple[float, fl
     right.set_ylim(bottom=0)
     right.set_title("ε over the run", fontsize=10, loc="left")
     save(figure, path)
+
+
+def memorisation(path: Path, found: "Memorisation", gap: "Generalisation | None") -> None:
+    """Accuracy on random labels over epochs (paper 003, figure 1a), and on a stand-in with its gap (1b, 1c)."""
+    verdict = found.verdict
+    title = f"noise {found.noise:.3g}, {found.examples:,} examples: ε = {found.epsilon:.3g}, δ = {found.delta:.1g}"
+    figure, axes = _figure(1 if gap is None else 3, title)
+    left = axes[0]
+    _pair(left, found.private, found.plain)
+    left.axhline(verdict.chance, color=_PALE, linewidth=1.2, label="chance")
+    left.axhline(verdict.ceiling, color=_INK, linewidth=0.9, linestyle=":", label="allowed by the guarantee")
+    left.set_title("random labels on noise, training accuracy", fontsize=10, loc="left")
+    left.set_ylim(0, 1.02)
+    left.legend(fontsize=8, frameon=False)
+    if gap is not None:
+        _pair(axes[1], gap.private, gap.plain)
+        axes[1].set_title(f"{gap.data}, accuracy on held-out data", fontsize=10, loc="left")
+        axes[1].set_ylim(0, 1.02)
+        axes[2].bar(["private", "without privacy"], [gap.gap, gap.plain_gap], color=[_ACCENT, _PLAIN], width=0.5)
+        axes[2].set_title("training less held-out accuracy", fontsize=10, loc="left")
+    save(figure, path)
+
+
+def patterns(path: Path, found: "Patterns") -> None:
+    """How likely the pattern's label is, against how many records have it (paper 003, figure 2)."""
+    title = (
+        f"noise {found.noise:.3g}, {found.users:,} users: ε = {found.epsilon:.3g}, δ = {found.delta:.1g} for each user"
+    )
+    figure, axes = _figure(2, title)
+    for ax, where in zip(axes, ("centralised", "distributed"), strict=True):
+        for private, colour in ((True, _ACCENT), (False, _PLAIN)):
+            points = found.of(where, private=private)
+            name = "private" if private else "without privacy"
+            ax.plot([p.patterns for p in points], [p.mean for p in points], "o-", color=colour, label=name)
+            for p in points:
+                ax.scatter([p.patterns] * len(p.answers), p.answers, s=9, color=colour, alpha=0.5)
+        ax.axhline(found.verdict.chance, color=_PALE, linewidth=1.2, label="chance")
+        if where == "centralised":
+            ax.axhline(
+                found.verdict.ceiling, color=_INK, linewidth=0.9, linestyle=":", label="allowed by the guarantee"
+            )
+        ax.set_xscale("log")
+        ax.set_ylim(0, 1.02)
+        ax.set_xlabel("records with the pattern")
+        ax.set_ylabel("probability of its label")
+        ax.set_title("one user's records" if where == "centralised" else "anybody's records", fontsize=10, loc="left")
+        ax.legend(fontsize=8, frameon=False)
+    save(figure, path)
+
+
+def _pair(ax: Any, private: Sequence[tuple[float, float]], plain: Sequence[tuple[float, float]]) -> None:
+    for points, colour, name in ((private, _ACCENT, "private"), (plain, _PLAIN, "without privacy")):
+        ax.plot([x for x, _ in points], [y for _, y in points], "o-", markersize=3, color=colour, label=name)
+    ax.set_xlabel("epochs")
+    ax.set_ylabel("accuracy")
 
 
 def check(path: Path) -> None:
@@ -53,7 +111,7 @@ def _figure_class() -> Any:
 
 def _figure(columns: int, title: str) -> tuple[Any, Any]:
     figure = _figure_class()(figsize=(4.4 * columns, 3.4), layout="constrained")
-    axes = figure.subplots(1, columns)
+    axes = figure.subplots(1, columns, squeeze=False)[0]
     figure.suptitle(title, fontsize=11, color=_INK)
     for ax in axes:
         ax.grid(color=_PALE, linewidth=0.6)

@@ -290,9 +290,9 @@ def users_of(section: FederatedSection, data: Data, seed: int) -> Users:
     return Users.dealt(x, y, section.users, section.partition, **shares)
 
 
-def federated_settings(section: FederatedSection, users: Users, plan: Plan) -> dict[str, Any]:
-    """What federated training takes beside what all training takes."""
-    local = Local(
+def local_of(section: FederatedSection) -> Local:
+    """What users do, as a config says it."""
+    return Local(
         learning_rate=section.learning_rate,
         epochs=section.epochs,
         batch_size=section.batch_size,
@@ -300,7 +300,11 @@ def federated_settings(section: FederatedSection, users: Users, plan: Plan) -> d
         momentum=section.momentum,
         weight_decay=section.weight_decay,
     )
-    settings: dict[str, Any] = {"local": local, "engine": section.engine}
+
+
+def federated_settings(section: FederatedSection, users: Users, plan: Plan) -> dict[str, Any]:
+    """What federated training takes beside what all training takes."""
+    settings: dict[str, Any] = {"local": local_of(section), "engine": section.engine}
     if section.full_weight is not None:
         full = whole("[federated] full_weight", section.full_weight, least=1)
         settings["weights"] = [min(1.0, len(rows) / full) for rows in users.rows]

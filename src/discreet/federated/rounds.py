@@ -51,6 +51,7 @@ class Rounds(Handle):
         self._parameters = trainable(model)
         count = plan.sampling.batch_size
         super().__init__(Aggregate(self._parameters, plan, ledger, count=count, probe=preflight, seed=seed))
+        self.model = model
         self._attachment = Attachment(model)
         self._cohort: set[int] | None = None  # users of the open round
         self._heard: set[int] = set()  # those of them whose update has come

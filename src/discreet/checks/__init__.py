@@ -1,0 +1,23 @@
+"""The sanity checks of paper 003: what a model memorises under a plan, before any private data is touched.
+
+They are unit tests of a choice of privacy, not guarantees: a check that passes proves nothing, and one that finds more
+than the guarantee allows shows that the guarantee, or the code, is wrong.
+
+    verdict.py          pass, too weak or broken, and by which test at which level
+    setting.py          what is trained: a model, a plan, optimizers; and plain training to compare with
+    memorisation.py     random labels on noise: is what was trained on known better than chance?
+    generalisation.py   a stand-in data set: is what was trained on known better than what was not?
+    patterns.py         users: does one user's pattern show, and everybody's?
+    search.py           the smallest noise that passes
+    running.py          all of them for a run's config, small or at full size
+    showing.py          what was found, in tables, words and pictures
+"""
+
+from discreet.checks.generalisation import generalisation
+from discreet.checks.memorisation import memorisation
+from discreet.checks.patterns import patterns
+from discreet.checks.search import smallest_noise
+from discreet.checks.setting import Setting
+from discreet.checks.verdict import Verdict
+
+__all__ = ["Setting", "Verdict", "generalisation", "memorisation", "patterns", "smallest_noise"]
