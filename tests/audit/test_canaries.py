@@ -1,3 +1,4 @@
+import json
 import math
 from dataclasses import replace
 
@@ -22,6 +23,7 @@ from discreet import (
     PerLayerClip,
     Plan,
     Poisson,
+    PrivacyError,
     Shuffled,
     attach,
 )
@@ -34,7 +36,10 @@ from discreet.audit.canaries import (
     mislabelled,
     noise_images,
 )
+from discreet.audit.guessing import guess
 from discreet.gradients import Engine
+from discreet.nn import BELU
+from discreet.report.record import _audit
 
 N, M = 30, 8
 
@@ -171,6 +176,30 @@ def test_an_empty_row_in_place_of_an_excluded_canary_is_as_if_it_were_not_there(
     assert (first.guarantee.adjacency, second.guarantee.adjacency) == ("zero-out", "add-remove")
 
 
+def test_in_a_bounded_network_too_an_excluded_example_contributes_nothing():
+    def run(sampling):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(4, 6), BELU(), nn.Linear(6, 3)).double()
+        own = discreet.methods.belu(examples=N + M, batch_size=1, steps=3, noise=0.0, delta=1e-5, certified=True)
+        x, y = data(N + M)
+        canaries = mislabelled(x[N:], y[N:], 3)
+        found = audit_run(model, (x[:N], y[:N]), replace(own, sampling=sampling), canaries, guesses=(1, 1), seed=3)
+        return torch.cat([p.detach().flatten() for p in model.parameters()]), found.coins
+
+    kept, coins = run(Poisson(examples=N + M, batch_size=N + M))
+    left_out, same = run(Poisson(rate=1.0, batch_size=N + M))
+    assert (coins == same).all()
+    assert 0 < coins.sum() < M
+    torch.testing.assert_close(kept, left_out, rtol=1e-12, atol=1e-12)
+
+
+def test_a_bounded_network_refuses_losses_that_are_not_of_its_outputs():
+    model = nn.Sequential(nn.Linear(4, 6), BELU(), nn.Linear(6, 3)).double()
+    own = discreet.methods.belu(examples=N, batch_size=9, steps=3, noise=1.0, delta=1e-5, certified=True).fit_to(model)
+    with pytest.raises(PrivacyError, match="past the model's outputs"):
+        audit_run(model, data(), for_canaries(own), directions(model, own, M))
+
+
 @pytest.mark.parametrize("sampling", [FixedSize(N + M, 10), Shuffled(N + M, 10), Poisson(examples=N + M, batch_size=9)])
 def test_samplers_that_need_the_number_of_rows_take_data_and_canaries_together(sampling):
     canaries = directions(network(), plan(), M)
@@ -271,6 +300,18 @@ def test_where_the_release_is_something_else_there_is_no_likelihood(changes, fit
     with pytest.raises(ConfigError, match=f"score 'likelihood' is not for Directions with this plan; .* {fitting}"):
         audit_run(network(), data(), other, canaries, score="likelihood")
     assert audit_run(network(), data(), other, canaries, preflight=False).result.guesses == 2
+
+
+def test_a_report_reads_what_an_audit_writes():
+    noisy = plan(1.0, 3)
+    run = audit_run(network(), data(), noisy, directions(network(), noisy, 51), guesses=(10, 10), seed=1)
+    values = json.loads(json.dumps(run.to_dict()))
+    read = _audit(json.dumps(values))
+    assert read.epsilon_lower_bound == run.result.epsilon_lower_bound
+    said = guess(run.scores, 10, 10) == 1
+    point = read.points[0]
+    assert (point.false_positives, point.true_positives) == (said[~run.coins].mean(), said[run.coins].mean())
+    assert values["mu_lower_bound"] == run.mu_lower_bound()
 
 
 @pytest.mark.parametrize("score", ["loss", "hunch"])

@@ -170,6 +170,13 @@ class AuditedRun:
     coins: Coins
     counts: Counts
 
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as plain values, for a run folder's audit.json; nothing of who was in."""
+        guessed = guess(self.scores, *self.counts)
+        said = [float((guessed[coins] == 1).mean()) if coins.any() else 0.0 for coins in (~self.coins, self.coins)]
+        point = {"false_positives": said[0], "true_positives": said[1], "label": "canaries guessed to be in"}
+        return self.result.to_dict() | {"mu_lower_bound": self.mu_lower_bound(), "points": [point]}
+
     def refutes_curve(self) -> bool:
         """Whether the guarantee's whole trade-off curve is rejected (curves.rejects): a sharper test than epsilon's."""
         run = self.result
