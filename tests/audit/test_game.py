@@ -92,6 +92,17 @@ def test_a_claim_that_is_too_good_is_refuted_by_the_same_games():
     assert not replace(strong, samples=weak.samples).refuted(level=1e-300)
 
 
+def test_a_seed_makes_games_reproducible_and_gives_each_world_its_own_noise():
+    first, second = (
+        play(network(), Mechanism(Clip(1.0), Gaussian(1.0)), OTHERS, UNIT, losses, games=20, games_each=5, seed=7)
+        for _ in range(2)
+    )
+    absent, present = first.samples["projection"]
+    assert all((a == b).all() for n in first.samples for a, b in zip(first.samples[n], second.samples[n], strict=True))
+    assert len({*absent, *present}) == 40
+    assert (present - absent).std() > 0.5 * absent.std()  # what differs between the worlds is not the unit alone
+
+
 def test_the_model_is_as_it_was():
     model = network()
     before = {name: p.clone() for name, p in model.named_parameters()}
