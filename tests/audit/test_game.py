@@ -93,8 +93,9 @@ def test_a_claim_that_is_too_good_is_refuted_by_the_same_games():
 
 
 def test_a_seed_makes_games_reproducible_and_gives_each_world_its_own_noise():
+    model = network()
     first, second = (
-        play(network(), Mechanism(Clip(1.0), Gaussian(1.0)), OTHERS, UNIT, losses, games=20, games_each=5, seed=7)
+        play(model, Mechanism(Clip(1.0), Gaussian(1.0)), OTHERS, UNIT, losses, games=20, games_each=5, seed=7)
         for _ in range(2)
     )
     absent, present = first.samples["projection"]
