@@ -314,6 +314,12 @@ def test_a_report_reads_what_an_audit_writes():
     assert values["mu_lower_bound"] == run.mu_lower_bound()
 
 
+def test_only_poisson_s_draws_have_a_likelihood():
+    shuffled = plan(1.0, 2, sampling=Shuffled(N + M, 10))
+    with pytest.raises(ConfigError, match="use one of sum, parameters"):
+        audit_run(network(), data(), shuffled, directions(network(), shuffled, M), score="likelihood")
+
+
 @pytest.mark.parametrize("score", ["loss", "hunch"])
 def test_a_score_that_does_not_fit_is_refused(score):
     with pytest.raises(ConfigError, match="use one of likelihood, sum, parameters"):

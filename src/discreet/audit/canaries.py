@@ -215,6 +215,8 @@ def audit_run(
       rehearsal, or are a twentieth of the canaries each where there is none;
     - `loss`, `optimizer` as in `fit`. `seed` makes it all reproducible, for tests, and the guarantee says that it is
       broken.
+
+    The model ends up trained on canaries too: audit a copy of the one that is to be used.
     """
     filter_ = _Filter.of(plan, canaries) if isinstance(canaries, Directions) else None
     score = _checked_score(score, canaries, filter_)
@@ -303,10 +305,10 @@ class _Filter:
     @classmethod
     def of(cls, plan: Plan, canaries: Directions) -> "_Filter | None":
         """None where a release is something else than the bounded sum of a Poisson sample and Gaussian noise."""
-        mechanism, who, layout = plan.mechanism, plan.sampling.contract(), canaries.layout
+        mechanism, layout = plan.mechanism, canaries.layout
         plain = mechanism.bound.needs == "norms" and not hasattr(mechanism.bound, "ask") and mechanism.microbatch == 1
         contract = mechanism.contract_for(layout)
-        if not plain or not mechanism.noise.law.gaussian or mechanism.denoise is not None or who.scheme != "poisson":
+        if not plain or not mechanism.noise.law.gaussian or mechanism.denoise or not isinstance(plan.sampling, Poisson):
             return None
         assert contract is not None
         scales = mechanism.scales(contract)
@@ -322,7 +324,7 @@ class _Filter:
         mu = ((shares > 0) * ratios.square()).sum(1).sqrt()
         weights = ratios / torch.tensor(scales).double()
         factors = canaries.signs.double() * weights[blocks] / shares.gather(1, blocks).sqrt() / mu[:, None]
-        return cls(canaries.places, factors, mu.numpy(), who.rate)
+        return cls(canaries.places, factors, mu.numpy(), float(plan.sampling.exact_rate))
 
     def score(self, total: Tensor, noise: float) -> Reals:
         """The log-likelihood ratio of each canary in one release, at `noise` times the plan's."""
