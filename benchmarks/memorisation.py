@@ -80,7 +80,7 @@ def figure_2(out, runs, rounds, noise):
     plots.patterns(out / "patterns.png", found)
     seconds = time.perf_counter() - start
     print(
-        f"1,000 users, 50 a round, {rounds:,} rounds, noise {noise:g}: ε = {found.epsilon:.2f} at δ = {found.delta:.2g}; "
+        f"1,000 users, 50 a round, {rounds:,} rounds, noise {noise:g}: ε = {found.epsilon:.2f}, δ = {found.delta:.2g}; "
         f"{runs} runs each, {seconds:.0f} s. Verdict: {found.verdict.word}; allowed {found.verdict.ceiling:.1%}."
     )
     print("| records with the pattern | private | without privacy |\n| --- | --- | --- |")
