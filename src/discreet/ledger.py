@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -645,6 +646,7 @@ def steps_in_a_pass(plan: Plan) -> int:
     return low
 
 
+@cache
 def _version(package: str) -> str:
     try:
         return version(package)

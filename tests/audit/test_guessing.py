@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
+from scipy import stats
 
 from discreet import ConfigError
-from discreet.audit.guessing import best_of, count_correct, counts_for, guess
-from discreet.audit.one_run import epsilon_lower_bound
+from discreet.audit.guessing import best_of, count_correct, counts_for, guess, log_likelihood, rehearsed
+from discreet.audit.one_run import epsilon_lower_bound, exact_epsilon_lower_bound
 
 
 def test_the_highest_are_in_and_the_lowest_out():
@@ -55,16 +56,36 @@ def test_a_declared_few_share_the_level():
         best_of(scores, coins, [], lower_bound)
 
 
-@pytest.mark.parametrize("mu", [0.5, 1.0, 2.0])
-def test_counts_made_in_advance_do_about_as_well_as_the_best_of_all(mu):
-    random, m = np.random.default_rng(5), 2000
-    planned = counts_for(m, mu, 1e-5)
-    scores = {}
-    for _ in range(20):
-        coins = random.random(m) < 0.5
-        values = mu * coins + random.standard_normal(m)
-        for k in (5, 20, 50, 100, 200, 400, 1000, planned[0]):
-            right = count_correct(guess(values, k, k), coins)
-            scores.setdefault(k, []).append(epsilon_lower_bound(m, 2 * k, right, 1e-5))
-    means = {k: np.mean(found) for k, found in scores.items()}
-    assert means[planned[0]] > 0.85 * max(means.values())
+@pytest.mark.parametrize(("rate", "mu", "steps"), [(1.0, 0.5, 1), (1.0, 2.0, 1), (0.25, 0.5, 50), (0.02, 1.2, 200)])
+def test_counts_from_a_rehearsal_do_about_as_well_as_the_best_of_all(rate, mu, steps):
+    m = 2000
+    planned = counts_for(m, *rehearsed(rate, mu, steps), delta=1e-5)
+    some = [(a, b) for a in (5, 20, 50, 100, 200, 400) for b in (0, 20, 50, 100, 200, 400)]
+    found = {counts: [] for counts in (planned, *some)}
+    for seed in range(1, 9):
+        scores, coins = rehearsed(rate, mu, steps, canaries=m, seed=seed)
+        for counts, bounds in found.items():
+            right = count_correct(guess(scores, *counts), coins)
+            bounds.append(exact_epsilon_lower_bound(m, sum(counts), right, 1e-5))
+    means = {counts: np.mean(bounds) for counts, bounds in found.items()}
+    assert means[planned] > 0.8 * max(means.values()) > 0
+
+
+def test_the_likelihood_is_that_of_the_two_normal_laws():
+    seen = np.linspace(-3, 5, 9)
+    for rate, mu in [(1.0, 2.0), (0.3, 0.7)]:
+        mixture = (1 - rate) * stats.norm.pdf(seen) + rate * stats.norm.pdf(seen - mu)
+        np.testing.assert_allclose(log_likelihood(seen, rate, mu), np.log(mixture / stats.norm.pdf(seen)), rtol=1e-12)
+
+
+def test_the_likelihood_finds_more_than_the_sum_where_few_take_part():
+    """At rate 0.02, 200 steps: the best 20 of 2000 by either score; the seed is fixed."""
+    random, rate, mu = np.random.default_rng(0), 0.02, 1.5
+    coins = random.random(2000) < 0.5
+    total, likelihood = np.zeros(2000), np.zeros(2000)
+    for _ in range(200):
+        seen = mu * (coins & (random.random(2000) < rate)) + random.standard_normal(2000)
+        total += seen
+        likelihood += log_likelihood(seen, rate, mu)
+    right = [count_correct(guess(scores, 100, 0), coins) for scores in (total, likelihood)]
+    assert right[1] > right[0] + 5

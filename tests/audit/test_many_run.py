@@ -74,6 +74,15 @@ def test_the_claimed_curve_is_refuted_where_it_is_false_and_not_where_it_is_true
     assert wrong <= stats.binom.isf(1e-4, REPEATS, 0.05)
 
 
+def test_games_that_chose_a_threshold_are_not_counted_at_it():
+    """In every second game the worlds are apart, and in the others, which are measured, they are not."""
+    absent, present = np.zeros(400), np.zeros(400)
+    present[0::2] = 1.0
+    assert epsilon_lower_bound(absent, present, 0.0) == 0
+    assert mu_lower_bound(absent, present) == 0
+    assert mu_lower_bound(absent, np.ones(400)) > 3
+
+
 def test_it_does_not_matter_which_way_the_statistic_points():
     absent, present = gaussian(2.0, 1000, 0)
     assert mu_lower_bound(-absent, -present) == pytest.approx(mu_lower_bound(absent, present), abs=0.2)

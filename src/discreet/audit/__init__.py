@@ -6,7 +6,10 @@ An audit that rejects a claim disproves it, at a stated level; one that does not
     curves.py       the same run against a whole trade-off curve
     guessing.py     from scores to guesses whose number was fixed in advance
     many_run.py     many games of a mechanism itself: its errors, and epsilon from below
-    game.py         those games on an attached model
+    membership.py   who was in the training, by a score for each example: loss, LiRA, RMIA
+    exposure.py     how much a secret sequence stands out for a model that was shown it
+    canaries.py     made-up units in a real run: examples, and chosen directions of the gradient; the audit of a run
+    game.py         the many games, on an attached model
 
-Only the last imports torch.
+Only the last two import torch.
 """

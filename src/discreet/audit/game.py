@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from discreet.accounting.guarantee import Guarantee
+from discreet.attachment import trainable
 from discreet.audit import many_run
 from discreet.contracts import Layout
 from discreet.errors import ConfigError, whole
@@ -108,7 +109,7 @@ class _Game:
 
     def __init__(self, model: nn.Module, plan: Plan, loss: Loss, preflight: bool, seed: int | None) -> None:
         self._model, self._plan, self._loss, self._preflight, self._seed = model, plan, loss, preflight, seed
-        parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        parameters = trainable(model)
         self._layout = Layout(tuple(parameters), tuple(tuple(p.shape) for p in parameters.values()))
         self._weights = self._inverse_variances()
 
@@ -153,7 +154,7 @@ class _Game:
     def _releases(self, plan: Plan, data: Rows) -> Iterator[Gradients]:
         private = attach(self._model, plan, preflight=self._preflight, seed=self._seed)
         self._seed = None if self._seed is None else self._seed + 1  # no two runs have the same noise
-        parameters = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        parameters = trainable(self._model)
         try:
             for number, rows in enumerate(private.batches(data)):
                 private.backward(self._loss(self._model, rows, number % self._plan.steps))

@@ -3,18 +3,19 @@
 How many are guessed is fixed before the run is seen, or one of a declared few at a level that is shared among them.
 """
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
 from discreet.audit.one_run import check_level, exact_epsilon_lower_bound
 from discreet.errors import ConfigError, positive, whole
 
-Scores = npt.NDArray[np.float64]
+Reals = npt.NDArray[np.float64]
 Guesses = npt.NDArray[np.int8]
-Counts = tuple[int, int]
+Coins = npt.NDArray[np.bool_]
+Counts = tuple[int, int]  # guesses of "in", and of "out"
 
 
 def guess(scores: npt.ArrayLike, included: int, excluded: int) -> Guesses:
@@ -41,7 +42,7 @@ def guess(scores: npt.ArrayLike, included: int, excluded: int) -> Guesses:
     return found
 
 
-def count_correct(guesses: Guesses, coins: npt.NDArray[np.bool_]) -> int:
+def count_correct(guesses: Guesses, coins: Coins) -> int:
     """How many guesses are right; `coins` says who was included."""
     if len(guesses) != len(coins):
         raise ConfigError(f"{len(guesses)} guesses and {len(coins)} coins; one of each for every canary.")
@@ -50,7 +51,7 @@ def count_correct(guesses: Guesses, coins: npt.NDArray[np.bool_]) -> int:
 
 def best_of(
     scores: npt.ArrayLike,
-    coins: npt.NDArray[np.bool_],
+    coins: Coins,
     declared: Sequence[Counts],
     lower_bound: Callable[[int, int, int, float], float],
     level: float = 0.05,
@@ -70,25 +71,56 @@ def best_of(
     return max(found)
 
 
-def counts_for(canaries: int, mu: float, delta: float, level: float = 0.05) -> Counts:
-    """Numbers of guesses that are good if scores are N(0, 1) for those out and N(mu, 1) for those in.
+def counts_for(canaries: int, scores: npt.ArrayLike, coins: Coins, delta: float, level: float = 0.05) -> Counts:
+    """Numbers of guesses that are good if scores come out as in a rehearsal: made-up scores and coins.
 
-    A choice to be made before the run, from its plan: it need not be right for the test to be valid. Found by trying
-    out what is expected at each number: included and excluded are equally many, by symmetry.
+    A choice to be made before the run, from its plan (`rehearsed`). The test is valid whether it was good or not. Each
+    number is judged by what it leaves one standard deviation below what is expected.
 
-    >>> counts_for(2000, 1.5, 1e-5)
-    (98, 98)
+    >>> counts_for(2000, *rehearsed(rate=1.0, mu=1.5, steps=1), delta=1e-5)
+    (100, 75)
     """
     whole("the number of canaries", canaries, least=2)
-    positive("mu", mu)
-    thresholds = np.linspace(mu / 2, mu + 8, 4001)
-    tails = ndtr(-thresholds), ndtr(mu - thresholds)
-    guessed, right = canaries / 2 * (tails[0] + tails[1]), canaries / 2 * tails[1]
-    tried = sorted({max(1, round(canaries / 2 * 0.9**k)) for k in range(100)})
+    ranked = coins[np.argsort(np.asarray(scores, np.float64), kind="stable")]
+    sizes = np.arange(1, len(ranked) + 1)
+    top, bottom = np.cumsum(ranked[::-1]) / sizes, np.cumsum(~ranked) / sizes
+    tried = sorted({0, *(max(1, round(canaries / 2 * 0.75**k)) for k in range(30))})
     found = []
-    for one in tried:
-        share = float(np.interp(-one, -guessed, right / guessed))
-        correct = int(2 * one * share)
-        found.append((exact_epsilon_lower_bound(canaries, 2 * one, correct, delta, level), -one))
-    count = -max(found)[1]
-    return count, count
+    for counts in ((a, b) for a in tried for b in tried if a + b):
+        places = [min(max(0, round(k * len(ranked) / canaries) - 1), len(ranked) - 1) for k in counts]
+        right = float(top[places[0]]), float(bottom[places[1]])
+        expected = sum(k * p for k, p in zip(counts, right, strict=True))
+        spread = math.sqrt(sum(k * p * (1 - p) for k, p in zip(counts, right, strict=True)) + 0.5)
+        bound = exact_epsilon_lower_bound(canaries, sum(counts), max(0, math.floor(expected - spread)), delta, level)
+        found.append((bound, -sum(counts), counts))
+    return max(found)[2]
+
+
+def rehearsed(rate: float, mu: float, steps: int, *, canaries: int = 20_000, seed: int = 0) -> tuple[Reals, Coins]:
+    """Made-up scores and coins of a run in which a canary takes part in each step with chance `rate`.
+
+    `mu` is one step's: what the canary moves its sum by, in standard deviations of the noise. The score is the run's
+    `log_likelihood`. From a public generator, as nothing of it is secret.
+    """
+    positive("mu", mu)
+    whole("steps", steps, least=1)
+    random = np.random.default_rng(seed)
+    coins = random.random(canaries) < 0.5
+    scores = np.zeros(canaries)
+    for _ in range(min(steps, 2000)):  # further steps would change the choice little
+        there = coins & (random.random(canaries) < rate)
+        scores += log_likelihood(mu * there + random.standard_normal(canaries), rate, mu)
+    return scores, coins
+
+
+def log_likelihood(seen: Reals, rate: float, mu: float | Reals) -> Reals:
+    """log of the density of what was seen of a canary in one step with it, to that without it: Gaussian noise of
+    standard deviation 1, to which the canary adds `mu` with chance `rate`.
+
+        log(1 - q + q exp(mu x - mu^2 / 2))
+
+    >>> float(log_likelihood(np.array(2.0), 1.0, 1.0))
+    1.5
+    """
+    ratio = mu * seen - np.square(mu) / 2
+    return ratio if rate == 1 else np.logaddexp(math.log1p(-rate), math.log(rate) + ratio)
