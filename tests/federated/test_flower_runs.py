@@ -62,7 +62,7 @@ def test_in_simulation(tmp_path, task):
     arguments = ["--users", "3", "--cohort", "2", "--rounds", "2", "--seed", str(SEED), "--out", str(tmp_path)]
     command = [sys.executable, str(APP / "simulate.py"), *arguments]
     said = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env=os.environ | {"OMP_NUM_THREADS": "1"}
+        command, capture_output=True, text=True, timeout=600, env=os.environ | {"OMP_NUM_THREADS": "1"}
     )
     assert said.returncode == 0, said.stderr
     check(tmp_path, task, users=3, cohort=2, rounds=2)
