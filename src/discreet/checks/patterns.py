@@ -132,9 +132,9 @@ def patterns(
     sweep: list[tuple[Where, int]] = [("centralised", n) for n in centralised]
     sweep += [("distributed", n) for n in distributed]
     proven = setting.plan.fit_to(setting.make()).guarantee()
-    points = [_point(setting, *case, True, runs, tell) for case in sweep]
+    points = [point(setting, *case, True, runs, tell) for case in sweep]
     if plain is None:
-        points += [_point(setting.without_privacy(), *case, False, runs, tell) for case in sweep]
+        points += [point(setting.without_privacy(), *case, False, runs, tell) for case in sweep]
     else:
         points += plain
 
@@ -154,7 +154,8 @@ def patterns(
     return Patterns(verdict, tuple(points), proven.epsilon, proven.delta, noise, setting.users)
 
 
-def _point(setting: UserSetting, where: Where, count: int, private: bool, runs: int, tell: Tell) -> Point:
+def point(setting: UserSetting, where: Where, count: int, private: bool, runs: int, tell: Tell) -> Point:
+    """Train `runs` times anew with so many records that have the pattern."""
     name = f"{where} {count:,}, {'private' if private else 'without privacy'}"
     answers, rounds = [], setting.plan.steps
     for i in range(runs):

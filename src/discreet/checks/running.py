@@ -9,9 +9,9 @@ from torch import nn
 
 from discreet.checks.generalisation import Generalisation, generalisation
 from discreet.checks.memorisation import Memorisation, memorisation, plain_run
-from discreet.checks.patterns import Patterns, Point, UserSetting, patterns
+from discreet.checks.patterns import Patterns, Point, UserSetting, patterns, point
 from discreet.checks.search import Tried, smallest_noise
-from discreet.checks.setting import Setting, Tell, quiet
+from discreet.checks.setting import Setting, Tell, quiet, resized
 from discreet.checks.verdict import Verdict, Word, worst
 from discreet.config import EXAMPLES, SHAPES, Config, merged
 from discreet.data import load
@@ -31,7 +31,7 @@ class Asked:
     """How a config is to be checked.
 
     `shape` and `classes` are of the private data, of which nothing else is known; those of well-known data sets are.
-    `full` takes as many examples (or users) and steps as the plan; else they are few, at its noise and batch size.
+    `full` takes as many examples (or users) and steps as the plan; else they are few, at its epsilon and batch size.
     """
 
     shape: tuple[int, ...] | None = None
@@ -102,12 +102,12 @@ class Calibrated:
 
 def check(config: Config, asked: Asked, tell: Tell = quiet) -> Checked:
     """Check a config's model and plan before any private data is touched."""
-    if config.federated is not None:
-        setting, plan = _user_setting(config, asked)
+    plan = _whole_plan(config, asked)
+    setting = _sized(config, asked, plan)
+    if isinstance(setting, UserSetting):
         return Checked(plan, patterns=_patterns(setting, asked, None, tell))
-    setting, plan = _setting(config, asked)
-    tolerance = 0.05 if asked.tolerance is None else asked.tolerance
-    memory = memorisation(setting, runs=asked.runs, tolerance=tolerance, level=asked.level, tell=tell)
+    memory = _memorisation(setting, asked, None, tell)
+    tolerance = memory.verdict.tolerance
     gap = None
     if asked.stand_in is not None:
         data = load(asked.stand_in, folder=asked.stand_in_folder)
@@ -123,35 +123,29 @@ def check(config: Config, asked: Asked, tell: Tell = quiet) -> Checked:
 
 def calibrate(config: Config, asked: Asked, *, tries: int = 6, tell: Tell = quiet) -> Calibrated:
     """The smallest noise at which the memorisation check passes (for users: one user's pattern is not learned)."""
-    check_at, plan = _at_noise(config, asked, tell)
-    found, tried = smallest_noise(check_at, *_NOISE, tries=tries)
+    plan, plain = _whole_plan(config, asked), _without_privacy(config, asked, tell)
 
-    def whole_plan(noise: float) -> Plan:
+    def at(noise: float) -> Plan:
         return replace(plan, mechanism=plan.mechanism.with_scale(noise), epsilon=None)
 
-    epsilons = tuple(whole_plan(t.noise).guarantee().epsilon for t in tried)
-    return Calibrated(found, None if found is None else whole_plan(found), tried, epsilons)
+    def verdict(noise: float) -> Verdict:
+        setting = _sized(config, asked, at(noise))
+        if isinstance(setting, UserSetting):
+            return _patterns(setting, replace(asked, distributed=()), plain, tell).verdict
+        return _memorisation(setting, asked, plain, tell).verdict
+
+    found, tried = smallest_noise(verdict, *_NOISE, tries=tries)
+    epsilons = tuple(at(t.noise).guarantee().epsilon for t in tried)
+    return Calibrated(found, None if found is None else at(found), tried, epsilons)
 
 
-def _at_noise(config: Config, asked: Asked, tell: Tell) -> tuple[Any, Plan]:
-    """A check as a function of the noise, training without privacy once for all."""
-    if config.federated is not None:
-        users, plan = _user_setting(config, asked)
-        plain = _patterns(users, replace(asked, distributed=()), None, tell).of("centralised", private=False)
-
-        def pattern(noise: float) -> Verdict:
-            return _patterns(users.with_noise(noise), replace(asked, distributed=()), plain, tell).verdict
-
-        return pattern, plan
-    setting, plan = _setting(config, asked)
-    before = [plain_run(setting, tell)]
-    tolerance = 0.05 if asked.tolerance is None else asked.tolerance
-
-    def memory(noise: float) -> Verdict:
-        more = {"runs": asked.runs, "tolerance": tolerance, "level": asked.level, "plain": before, "tell": tell}
-        return memorisation(setting.with_noise(noise), **more).verdict
-
-    return memory, plan
+def _without_privacy(config: Config, asked: Asked, tell: Tell) -> list[Any]:
+    """Training without privacy, once for all noises."""
+    setting = _sized(config, asked, _whole_plan(config, asked))
+    if isinstance(setting, UserSetting):
+        plain = setting.without_privacy()
+        return [point(plain, "centralised", count, False, asked.runs, tell) for count in asked.centralised]
+    return [plain_run(setting, tell)]
 
 
 def _maker(config: Config, shape: tuple[int, ...], classes: int) -> Any:
@@ -175,42 +169,41 @@ def _facts(config: Config, asked: Asked) -> tuple[tuple[int, ...], int]:
     return shape, classes
 
 
-def _setting(config: Config, asked: Asked) -> tuple[Setting, Plan]:
+def _whole_plan(config: Config, asked: Asked) -> Plan:
+    """The plan for the private data, of which only the size is known."""
     shape, classes = _facts(config, asked)
-    examples = asked.examples or config.data.examples or EXAMPLES.get(config.data.name)
-    if examples is None:
-        raise ConfigError(f"how many examples {config.data.name!r} has is not known; say --examples.")
-    make = _maker(config, shape, classes)
-    plan = config.plan(examples, make())
+    units = asked.examples or config.data.examples or EXAMPLES.get(config.data.name)
+    if config.federated is not None:
+        units = config.federated.users
+    if units is None:
+        what = "--examples" if config.federated is None else "--users"
+        raise ConfigError(f"how many {what[2:]} {config.data.name!r} has is not known without reading it; say {what}.")
+    return config.plan(units, _maker(config, shape, classes)())
+
+
+def _sized(config: Config, asked: Asked, plan: Plan) -> Setting | UserSetting:
+    """What is trained to check a plan: all of it, or a smaller run that proves the same."""
+    shape, classes = _facts(config, asked)
+    make, optimizer = _maker(config, shape, classes), partial(make_optimizer, config)
+    sampling: Any = plan.sampling
+    if config.federated is not None:
+        users = UserSetting(make, plan, shape, classes, local=local_of(config.federated), optimizer=optimizer)
+        count = min(_USERS, sampling.examples)
+        small = (count, min(plan.sampling.batch_size, count), min(plan.steps, _ROUNDS))
+        return users if asked.full else replace(users, plan=resized(plan, *small))
     plain = None
     if asked.plain_learning_rate is not None:
         plain = partial(make_optimizer, merged(config, {"optimizer.learning_rate": asked.plain_learning_rate}))
-    whole_run = Setting(make, plan, shape, classes, partial(make_optimizer, config), plain)
-    if asked.full and asked.epochs is None:
-        return whole_run, plan
-    length = plan.sampling.epochs_in(plan.steps) if asked.full else _EPOCHS
-    few = examples if asked.full else min(examples, max(_EXAMPLES, 2 * plan.sampling.batch_size))
-    return whole_run.resized(few, asked.epochs or length), plan
-
-
-def _user_setting(config: Config, asked: Asked) -> tuple[UserSetting, Plan]:
-    section = config.federated
-    assert section is not None
-    shape, classes = _facts(config, asked)
-    if section.users is None:
-        raise ConfigError("how many users there are is not known without reading the data; say --users.")
-    make = _maker(config, shape, classes)
-    plan = config.plan(section.users, make())
-    whole_run = UserSetting(
-        make, plan, shape, classes, local=local_of(section), optimizer=partial(make_optimizer, config)
-    )
+    setting = Setting(make, plan, shape, classes, optimizer, plain)
     if asked.full:
-        return whole_run, plan
-    sampling: Any = plan.sampling
-    users = min(_USERS, section.users)
-    smaller = replace(sampling, examples=users, batch_size=min(sampling.batch_size, users))
-    few = replace(plan, sampling=smaller, steps=min(plan.steps, _ROUNDS), epsilon=None)
-    return replace(whole_run, plan=few), plan
+        return setting if asked.epochs is None else setting.resized(sampling.examples, asked.epochs)
+    few = min(sampling.examples, max(_EXAMPLES, 2 * plan.sampling.batch_size))
+    return setting.resized(few, asked.epochs or _EPOCHS)
+
+
+def _memorisation(setting: Setting, asked: Asked, plain: list[Any] | None, tell: Tell) -> Memorisation:
+    tolerance = 0.05 if asked.tolerance is None else asked.tolerance
+    return memorisation(setting, runs=asked.runs, tolerance=tolerance, level=asked.level, plain=plain, tell=tell)
 
 
 def _patterns(setting: UserSetting, asked: Asked, plain: list[Point] | None, tell: Tell) -> Patterns:

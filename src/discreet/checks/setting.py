@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from discreet.accounting.calibrate import calibrate
 from discreet.errors import ConfigError
 from discreet.plan import Plan
 from discreet.sampling import Poisson
@@ -37,18 +38,11 @@ class Setting:
     plain_optimizer: Optimizer | None = None
 
     def resized(self, examples: int, epochs: float) -> "Setting":
-        """The same for fewer examples and epochs, at the plan's noise and batch size: a smaller run of its kind.
-
-        Its epsilon is another one, as more of fewer examples take part in a step.
-        """
-        sampling: Any = self.plan.sampling
-        if getattr(sampling, "examples", None) is None:
-            raise ConfigError("a check makes up examples, and must know how many; give the plan's sampler examples=.")
+        """The same for fewer examples and epochs, at the plan's batch size and epsilon: its noise is solved anew."""
+        sampling = self.plan.sampling
         batch = min(sampling.batch_size, examples)
-        smaller = replace(sampling, examples=examples, batch_size=batch, **_uncapped(sampling))
-        steps = max(1, smaller.steps_for(epochs))
-        plan = replace(self.plan, sampling=smaller, steps=steps, epsilon=None)
-        return replace(self, plan=plan)
+        steps = max(1, resampled(sampling, examples, batch).steps_for(epochs))
+        return replace(self, plan=resized(self.plan.fit_to(self.make()), examples, batch, steps))
 
     def with_noise(self, scale: float) -> "Setting":
         """The same at another noise, in units of the sensitivity."""
@@ -109,6 +103,21 @@ class Trained:
         return self.course[-1][1]
 
 
-def _uncapped(sampling: Any) -> dict[str, None]:
-    """A cap on the batch is for a machine's memory, and for another number of examples."""
-    return {"cap": None} if isinstance(sampling, Poisson) else {}
+def resized(plan: Plan, units: int, batch_size: int, steps: int) -> Plan:
+    """A plan for another number of units and steps that proves the same epsilon, with the noise that takes.
+
+    Where no noise does, for want of any in the plan, the noise stays.
+    """
+    smaller = replace(plan, sampling=resampled(plan.sampling, units, batch_size), steps=steps, epsilon=None)
+    try:
+        return replace(calibrate(smaller, plan.guarantee().epsilon), epsilon=None)
+    except ConfigError:
+        return smaller
+
+
+def resampled(sampling: Any, units: int, batch_size: int) -> Any:
+    """The sampler for another number of units; a cap on the batch is for a machine's memory, and falls away."""
+    if getattr(sampling, "examples", None) is None:
+        raise ConfigError("a check makes up its data, and must know how many there are; give the sampler examples=.")
+    more = {"cap": None} if isinstance(sampling, Poisson) else {}
+    return replace(sampling, examples=units, batch_size=batch_size, **more)
