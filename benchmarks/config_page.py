@@ -3,6 +3,7 @@
 python benchmarks/config_page.py > docs/config.md
 """
 
+import inspect
 import json
 
 import msgspec
@@ -24,7 +25,8 @@ def main():
     kinds = {f.name: f.type for f in msgspec.structs.fields(Config)}
     for section, fields in sections.items():
         kind = next((t for t in getattr(kinds[section], "__args__", ()) if isinstance(t, type)), kinds[section])
-        print(f"\n## [{section}]\n\n{kind.__doc__}\n\n| field | default | meaning |\n| --- | --- | --- |")
+        print(f"\n## [{section}]\n\n{inspect.cleandoc(kind.__doc__)}\n")
+        print("| field | default | meaning |\n| --- | --- | --- |")
         for name, description, default in fields:
             value = "needed" if default is msgspec.NODEFAULT else "" if default is None else f"`{json.dumps(default)}`"
             print(f"| `{name}` | {value} | {description} |")

@@ -76,7 +76,7 @@ def figure_2(out, runs, rounds, noise):
         optimizer=lambda model: torch.optim.SGD(model.parameters(), lr=2.0),
     )
     start = time.perf_counter()
-    found = patterns(setting, centralised=(1, 10), distributed=(10, 100, 1000), runs=runs)
+    found = patterns(setting, centralised=(10,), distributed=(10, 1000), runs=runs)
     plots.patterns(out / "patterns.png", found)
     seconds = time.perf_counter() - start
     print(
@@ -95,7 +95,7 @@ def main():
     parser.add_argument("--only", choices=["noise", "users"], help="one figure alone")
     parser.add_argument("--examples", type=int, default=1_000)
     parser.add_argument("--epochs", type=int, default=30)
-    parser.add_argument("--rounds", type=int, default=600)
+    parser.add_argument("--rounds", type=int, default=400)
     parser.add_argument("--noise", type=float, default=1.0, help="of the users' plan")
     parser.add_argument("--runs", type=int, default=2)
     arguments = parser.parse_args()

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from discreet import BudgetExhausted, ConfigError, Plan, PrivacyError, verify
+from discreet import BudgetExhausted, ConfigError, Plan, PrivacyError, runs, verify
 from discreet.accounting.guarantee import Guarantee
 from discreet.config import from_dict, load, merged
 from discreet.report import read
@@ -601,3 +601,12 @@ def test_a_flag_for_epochs_replaces_steps_in_the_file():
         merged(file, {"data.name.x": 1})
     with pytest.raises(ConfigError, match="must be a finite number"):
         merged(file, {"optimizer.settings.lr": math.nan})
+
+
+def test_what_is_drawn_while_training_does_not_follow_from_the_public_seed(table, tmp_path, monkeypatch):
+    """Dropout and changed copies: who knew the seed would know everybody's, and who is left out would shift them."""
+    seen, fit = [], runs.fit
+    monkeypatch.setattr(runs, "fit", lambda *a, **k: (seen.append(torch.initial_seed()), fit(*a, **k))[1])
+    for name in ("a", "b"):
+        runs.train(config(table), tmp_path / name)
+    assert len({0, *seen}) == 3

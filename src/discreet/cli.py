@@ -371,7 +371,7 @@ def check(
         tolerance=tolerance,
         level=level,
     )
-    torch.manual_seed(seed)
+    torch.manual_seed(whole("--seed", seed, least=0, most=2**63 - 1))
     with _counting() as tell:
         search = partial(running.calibrate, tries=tries) if calibrate else running.check
         found = search(made, asked, tell=tell)

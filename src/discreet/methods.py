@@ -73,7 +73,7 @@ def dp_fedavg(
     length = _Length(epochs, rounds, usual=10)
     sampling = Poisson(examples=users, batch_size=users_per_round, unit="user")
     chosen = Clip(norm) if bound is None else bound
-    return _solved(sampling, chosen, Gaussian(noise), length, delta or users**-1.1, epsilon, noise)
+    return _solved(sampling, chosen, Gaussian(noise), length, users**-1.1 if delta is None else delta, epsilon, noise)
 
 
 def tanh_filter(

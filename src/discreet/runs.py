@@ -140,6 +140,7 @@ def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
     data = read_data(config, watch.download)
     torch.manual_seed(config.run.seed)
     model = build(config.model.name, data.shape, data.classes or 1, **config.model.settings).to(_device(config))
+    torch.seed()  # what is drawn from now on (dropout, changed copies) is secret: units must not shift each other's
     changes = _changes(config)
     _try(model, data, changes)
     users = None if config.federated is None else users_of(config.federated, data, config.run.seed)
@@ -248,6 +249,12 @@ def _check_federated(config: Config, section: FederatedSection) -> None:
             f"[federated] user is {section.user!r} and users is {section.users!r}: give a table's column, or how many "
             "made-up users the rows are dealt out to."
         )
+    dealt = configuration.FederatedSection()
+    own = (section.partition, section.shards, section.alpha)
+    if section.user is not None and own != (dealt.partition, dealt.shards, dealt.alpha):
+        raise ConfigError(
+            "[federated] partition, shards and alpha deal rows out to made-up users; a table has its own."
+        )
     if config.augmentation != configuration.AugmentationSection():
         raise ConfigError("[augmentation] is for central training; users change their own records.")
     if config.run.chunk is not None:
@@ -310,7 +317,7 @@ def federated_settings(section: FederatedSection, users: Users, plan: Plan) -> d
         settings["weights"] = [min(1.0, len(rows) / full) for rows in users.rows]
     if section.total_weight is not None:
         total = positive("[federated] total_weight", section.total_weight)
-        settings["denominator"] = total * plan.sampling.contract().rate
+        settings["denominator"] = total * plan.sampling.batch_size / len(users)
     return settings
 
 

@@ -266,8 +266,8 @@ def _check_sizes(sampler: Poisson | FixedSize | Shuffled | FixedBatches) -> None
     whole(f"{name}'s examples", examples, least=1)
     if sampler.batch_size > examples:
         raise ConfigError(
-            f"{name}'s batch_size is {sampler.batch_size}, larger than the {examples} examples; "
-            f"the largest is {examples} (every example in every step)."
+            f"{name}'s batch_size is {sampler.batch_size}, larger than the {examples} {sampler.unit}s; "
+            f"the largest is {examples} (every {sampler.unit} in every step)."
         )
 
 

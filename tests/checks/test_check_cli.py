@@ -24,7 +24,7 @@ def test_a_plan_that_passes_and_its_figures(tmp_path):
     said = " ".join(result.output.split())
     assert "pass" in said
     assert "proves nothing" in said
-    assert "level 0.025" in said
+    assert "level 0.0125" in said
     found = json.loads((tmp_path / "check" / "check.json").read_text())
     assert found["memorisation"]["verdict"]["verdict"] == "pass"
     assert found["generalisation"]["data"] == "digits"
@@ -83,14 +83,22 @@ def test_no_private_data_is_read(monkeypatch):
         (["--data", "digits"], "give one of them"),
         (["--data", "digits", "--noise", "1", "--runs", "0"], "runs"),
         (["--data", "digits", "--noise", "1", "--level", "2"], "level"),
+        (["--data", "digits", "--noise", "1", "--tolerance", "7"], "tolerance"),
+        (["--data", "digits", "--noise", "1", "--check-epochs", "nan"], "check-epochs"),
+        (["--data", "digits", "--noise", "1", "--check-epochs", "-1"], "check-epochs"),
+        (["--data", "digits", "--noise", "1", "--seed", "99999999999999999999"], "seed"),
+        (["--data", "digits", "--calibrate", "--tries", "1"], "tries"),
+        (["--data", "digits", "--calibrate", "--stand-in", "digits"], "stand-in"),
+        (["--data", "digits", "--noise", "1", "--users", "30", "--users-per-round", "5", "--stand-in", "digits"],
+         "leave it out with --users"),
         (["--data", "digits", "--noise", "1", "--stand-in", "nothing"], "nothing"),
         (["--data", "digits", "--noise", "1", "--users", "3", "--users-per-round", "5"], "larger than the 3"),
         (["--shape", "5", "--classes", "2", "--users", "30", "--users-per-round", "5", "--noise", "1"], "of an image"),
     ],
 )  # fmt: skip
 def test_bad_input_is_one_line(arguments, words, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["discreet", "check", "--check-epochs", "1", "--runs", "1", "--model", "linear",
-                                      *arguments])  # fmt: skip
+    given = ["discreet", "check", "--runs", "1", "--model", "linear", *arguments]
+    monkeypatch.setattr(sys, "argv", given)
     with pytest.raises(SystemExit) as stopped:
         main()
     assert stopped.value.code == 2

@@ -5,7 +5,7 @@ import torch
 
 from discreet import Clip, ConfigError, FixedSize, Gaussian, Mechanism, Plan, Poisson, Shuffled, methods
 from discreet.checks import Setting, generalisation, memorisation, patterns
-from discreet.checks.patterns import UserSetting, inserted, made_up_users
+from discreet.checks.patterns import Point, UserSetting, inserted, made_up_users
 from discreet.federated import Local
 from discreet.models import build
 from discreet.sums import FloatSums
@@ -97,6 +97,23 @@ def test_a_secret_number_of_examples_cannot_be_made_up():
     )
     with pytest.raises(ConfigError, match="examples="):
         Setting(make, plan, SHAPE, 10).resized(100, 1)
+    with pytest.raises(ConfigError, match="examples="):
+        memorisation(Setting(make, plan, SHAPE, 10))
+
+
+def test_a_model_that_prefers_a_class_is_not_called_broken():
+    """Labels of patterns are drawn anew, so a bias towards one of them is a tenth on average."""
+
+    def biased():
+        model = build("linear", (1, 12, 12), 10)
+        with torch.no_grad():
+            model[1].bias[1] = 12.0
+        return model
+
+    one = users(8.0)
+    still = UserSetting(biased, one.plan, one.shape, local=Local(learning_rate=1e-6))
+    found = patterns(still, centralised=(1,), distributed=(), runs=20, plain=[Point("centralised", 1, False, (1.0,))])
+    assert found.verdict.word != "broken"
 
 
 # --- a stand-in ------------------------------------------------------------------------------------------------------
@@ -154,13 +171,13 @@ def test_little_noise_shows_one_users_pattern():
 def test_where_patterns_are():
     one = users(1.0)
     for where, count in (("centralised", 7), ("distributed", 7)):
-        made = made_up_users(one, where, count)
+        made = made_up_users(one, where, count, label=3)
         has = [[bool((x[0, :6, :6] == 1).all()) for x in images] for images, _ in made]
         assert sum(map(sum, has)) == count
         if where == "centralised":
             assert sum(has[0]) == count
         for marks, (_, labels) in zip(has, made, strict=True):
-            assert labels[torch.tensor(marks)].tolist() == [1] * sum(marks)
+            assert labels[torch.tensor(marks)].tolist() == [3] * sum(marks)
             assert len(labels[~torch.tensor(marks)].unique()) <= 1
     assert inserted(torch.zeros(2, 1, 5, 5)).sum() == 2 * 4
 

@@ -42,23 +42,22 @@ def test_the_mean_of_fair_figures_is_called_broken_less_often_than_the_level():
 
 
 def test_a_one_run_test_finds_what_the_mean_cannot():
-    run = OneRun(canaries=2000, guesses=200, correct=190, epsilon=1.0, delta=1e-5)
+    run = OneRun(canaries=2000, guesses=200, correct=190, epsilon=1.0, delta=1e-5, level=0.025)
     found = verdict([0.2], single=(run,))
     assert found.word == "broken"
     assert found.epsilon_lower_bound > 1.0
-    fair = OneRun(canaries=2000, guesses=200, correct=140, epsilon=1.0, delta=1e-5)
+    fair = OneRun(canaries=2000, guesses=200, correct=140, epsilon=1.0, delta=1e-5, level=0.025)
     assert verdict([0.12], single=(fair,)).word == "pass"
 
 
 def test_one_run_tests_share_half_of_the_level():
-    correct = next(v for v in range(100, 201) if OneRun(2000, 200, v, 1.0, 1e-5).p_value < 0.02)
-    run = OneRun(2000, 200, correct, 1.0, 1e-5)
-    assert verdict([0.1], single=(run,)).broken
-    assert not verdict([0.1] * 5, single=(run,) * 5).broken
+    with pytest.raises(ConfigError, match="half of the verdict's"):
+        verdict([0.1] * 5, single=(OneRun(2000, 200, 140, 1.0, 1e-5, level=0.01),) * 5)
+    assert verdict([0.1] * 5, single=(OneRun(2000, 200, 140, 1.0, 1e-5, level=0.005),) * 5).word == "pass"
 
 
 def test_the_verdict_names_its_test_and_level():
-    said = str(verdict([0.1, 0.1, 0.1], single=(OneRun(100, 10, 5, 1.0, 1e-5),), level=0.04))
+    said = str(verdict([0.1, 0.1, 0.1], single=(OneRun(100, 10, 5, 1.0, 1e-5, level=0.02),), level=0.04))
     assert "3 independent retrainings" in said
     assert "level 0.02" in said
     assert "one-run" in said

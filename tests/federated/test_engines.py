@@ -156,7 +156,7 @@ def test_users_who_do_not_fit_at_once_are_taken_in_parts(monkeypatch):
     model, data = made(), doubled(ragged(7, 3, 0, 10, 1, 4))
     engine = Vectorised(model, Local(batch_size=3), loss)
     wanted = engine.updates(data, range(6), 0)
-    monkeypatch.setattr(rooms, "_BYTES", 3 * 4 * sum(p.numel() * 8 for p in model.parameters()))
+    monkeypatch.setattr(rooms, "_BYTES", 3 * 4 * sum(p.numel() * 8 for p in model.parameters()) + 10 * 36 * 8)
     found = engine.updates(data, range(6), 0)
     assert all(torch.allclose(found[n], wanted[n], atol=1e-12) for n in wanted)
 
@@ -247,9 +247,100 @@ class Remembering(nn.Module):
 
 
 @pytest.mark.parametrize("kind", ["auto", "loop"])
-def test_a_model_that_carries_data_from_user_to_user_is_refused(kind):
+def test_what_a_model_keeps_does_not_reach_the_next_user(kind):
+    engine, alone = engine_for(kind, Remembering(), Local(), loss, EXAMPLE)
+    assert isinstance(engine, Loop)
+    assert alone
+
+
+class Sharing(nn.Module):
+    """Keeps something where every copy of it looks."""
+
+    memory = torch.zeros(36)
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(36, 3)
+
+    def forward(self, x):
+        out = self.layer(x.flatten(1) - Sharing.memory)
+        Sharing.memory = 0.5 * Sharing.memory + 0.5 * x.detach().flatten(1).mean(0)
+        return out
+
+
+class Counting(nn.Module):
+    """Anneals by the number of calls, which every copy of it counts."""
+
+    calls = 0
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(36, 3)
+
+    def forward(self, x):
+        Counting.calls += 1
+        return self.layer(x.flatten(1)) * (1 + Counting.calls / 20)
+
+
+@pytest.mark.parametrize("model", [Sharing, Counting])
+def test_a_model_that_carries_something_from_user_to_user_is_not_called_checked(model, monkeypatch):
+    monkeypatch.setattr(model, "calls" if model is Counting else "memory", getattr(model, "calls", torch.zeros(36)))
+    assert not engine_for("loop", model(), Local(), loss, EXAMPLE)[1]
+
+
+def test_an_engine_that_mixes_users_is_refused():
+    class Mixing(Loop):
+        def updates(self, data, users, in_round):
+            return {n: u + u.mean(0) for n, u in super().updates(data, users, in_round).items()}
+
     with pytest.raises(PrivacyError, match="another user's data"):
-        engine_for(kind, Remembering(), Local(), loss, EXAMPLE)
+        rooms._probed(lambda: Mixing(made(double=False), Local(), loss), rooms._made_up(EXAMPLE, Local()))
+
+
+def test_what_is_drawn_for_a_user_does_not_depend_on_who_else_is_there():
+    model, data = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3)), ragged(6, 6, 6)
+    engine = Loop(model, Local(batch_size=2), loss)
+    all_three, last_two = engine.updates(data, range(3), 0), engine.updates(data[1:], [1, 2], 0)
+    assert all(torch.equal(all_three[n][1:], last_two[n]) for n in all_three)
+
+
+@pytest.mark.parametrize("kind", [Loop, Vectorised])
+def test_random_numbers_of_local_training_are_secret(kind):
+    """A seed that everybody knows tells nothing of them, and they do not touch the caller's."""
+    model, data = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3)), ragged(6, 6)
+    found = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        found.append(kind(model, Local(), loss).updates(data, range(2), 0)["2.weight"])
+        after = torch.rand(1)
+        torch.manual_seed(5)
+        assert torch.equal(after, torch.rand(1))
+    assert not torch.allclose(*found)
+
+
+def test_a_loss_that_looks_at_its_whole_batch_sees_one_user_alone():
+    def scaled(outputs, targets):
+        each = F.cross_entropy(outputs, targets, reduction="none")
+        return each / each.detach().max().clamp(min=50)
+
+    model, data = made(), doubled(ragged(6, 6, 6))
+    wanted = Vectorised(model, Local(), scaled).updates(data, range(3), 0)
+    data[1] = (data[1][0] * 1e6, data[1][1])
+    found = Vectorised(model, Local(), scaled).updates(data, range(3), 0)
+    assert all(torch.allclose(found[n][[0, 2]], wanted[n][[0, 2]], atol=1e-12) for n in found)
+
+
+def test_one_user_with_very_many_records_is_trained_apart(monkeypatch):
+    model, data = made(), doubled(ragged(300, 3, 4, 5))
+    engine = Vectorised(model, Local(batch_size=10), loss)
+    wanted = engine.updates(data, range(4), 0)
+    monkeypatch.setattr(rooms, "_BYTES", 2 * 300 * 36 * 8)
+    parts = []
+    train = engine._train
+    monkeypatch.setattr(engine, "_train", lambda s, d, u, r: parts.append(len(u)) or train(s, d, u, r))
+    found = engine.updates(data, range(4), 0)
+    assert parts[0] < 4
+    assert all(torch.allclose(found[n], wanted[n], atol=1e-12) for n in wanted)
 
 
 def test_a_buffer_that_is_written_does_not_reach_the_next_user():

@@ -165,8 +165,16 @@ def test_a_user_column_that_is_none_is_refused(visits, tmp_path, user, words):
         data.load(str(tmp_path / "visits.csv"), schema=tmp_path / "visits.toml", user=user)
 
 
-def test_a_row_without_a_user_is_refused(tmp_path):
-    (tmp_path / "t.csv").write_text("who,age,buys\na,1,no\n,2,yes\n")
+def test_spaces_around_a_name_make_no_second_user(tmp_path):
+    (tmp_path / "t.csv").write_text("who,age,buys\nann,1,no\nann ,2,yes\n ann,3,no\nbob,4,no\nAnn,4,no\n")
+    (tmp_path / "t.toml").write_text("age = {low = 0, high = 9}\nbuys = {classes = ['no', 'yes']}\n")
+    found = data.load(str(tmp_path / "t.csv"), schema=tmp_path / "t.toml", user="who", test_fraction=0.0)
+    assert sorted(found.owners.bincount().tolist()) == [1, 1, 3]
+
+
+@pytest.mark.parametrize("nobody", ["", "nan", "NA", " null "])
+def test_a_row_without_a_user_is_refused(nobody, tmp_path):
+    (tmp_path / "t.csv").write_text(f"who,age,buys\na,1,no\n{nobody},2,yes\n")
     (tmp_path / "t.toml").write_text("age = {low = 0, high = 9}\nbuys = {classes = ['no', 'yes']}\n")
     with pytest.raises(ConfigError, match="row 2 has no user"):
         data.load(str(tmp_path / "t.csv"), schema=tmp_path / "t.toml", user="who")

@@ -96,8 +96,9 @@ def test_weights_and_their_public_total():
     fit(same, USERS, made, local=LOCAL, weights=torch.tensor(shares) / 2, denominator=20.0)
     assert torch.allclose(weights(model), weights(same), atol=1e-6)
     assert not torch.allclose(weights(model), weights(network()), atol=1e-3)
-    with pytest.raises(ConfigError, match="60 users"):
-        fit(network(), USERS, made, weights=[1.0])
+    for wrong in ([1.0], [2.0] * 60):
+        with pytest.raises(ConfigError, match="from 0 to 1"):
+            fit(network(), USERS, made, weights=wrong)
 
 
 def test_a_run_that_was_stopped_is_resumed(tmp_path):
@@ -139,6 +140,9 @@ def test_users_without_records_and_empty_rounds_are_fine():
         ([], "no users"),
         ([(X[:0], Y[:0])] * 60, "no user has any records"),
         ([(X[:2], Y[:2])] * 59, "59"),
+        ([*([(X[:2], Y[:2])] * 59), (X[:2].long(), Y[:2])], "alike"),
+        ([*([(X[:2], Y[:2])] * 59), (X[:2, :3], Y[:2])], "alike"),
+        ([*([(X[:2], Y[:2])] * 59), (X[:3], Y[:2])], "different lengths"),
     ],
 )
 def test_users_that_do_not_fit_are_refused_before_anything_is_counted(users, words, tmp_path):

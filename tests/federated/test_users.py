@@ -59,6 +59,8 @@ def test_users_by_name():
         (lambda: Users.dealt(X, Y, 5, "fair"), "iid, shards, dirichlet"),
         (lambda: Users.dealt(X, Y, 5, "dirichlet", alpha=0.0), "alpha"),
         (lambda: Users.of(X, Y, [1, 2]), "each row has one"),
+        (lambda: Users.of(X, Y, [None, *range(99)]), "no owner"),
+        (lambda: Users.of(X, Y, [float("nan"), *range(99)]), "no owner"),
         (lambda: Users(X, Y, ()), "no users"),
     ],
 )

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 
 from discreet.audit.guessing import count_correct, guess
 from discreet.audit.one_run import OneRun
-from discreet.checks.setting import Pair, Setting, Tell, Trained, quiet
+from discreet.checks.setting import Pair, Setting, Tell, Trained, known, quiet
 from discreet.checks.verdict import Verdict
 from discreet.errors import whole
 from discreet.sampling import Poisson
@@ -61,8 +61,7 @@ def memorisation(
     `plain` are runs without privacy that were made before; one is made if none are given.
     """
     whole("runs", runs, least=1)
-    sampling: Any = setting.plan.sampling
-    examples = sampling.examples
+    examples = known(setting.plan.sampling)
     proven = setting.plan.fit_to(setting.make()).guarantee()
     private, single = [], []
     for i in range(runs):
@@ -71,7 +70,8 @@ def memorisation(
         found = setting.train(kept, lambda step, steps, i=i: tell(f"noise, private {i + 1}", step, steps))
         private.append(found)
         if not bool(coins.all()):
-            single.append(_tell_apart(found, rows, coins.numpy(), proven.epsilon, proven.delta, level))
+            share = level / 2 / runs  # of the verdict's level
+            single.append(_tell_apart(found, rows, coins.numpy(), proven.epsilon, proven.delta, share))
     if plain is None:
         plain = [plain_run(setting, tell)]
     verdict = Verdict(
@@ -90,9 +90,9 @@ def memorisation(
 
 def plain_run(setting: Setting, tell: Tell = quiet) -> Trained:
     """Train without privacy on noise with random labels."""
-    sampling: Any = setting.plan.sampling
-    _, (x, y) = _made_up(setting, sampling.examples)
-    rows = x[: sampling.examples], y[: sampling.examples]
+    examples = known(setting.plan.sampling)
+    _, (x, y) = _made_up(setting, examples)
+    rows = x[:examples], y[:examples]
     return setting.train_plainly(rows, lambda step, steps: tell("noise, without privacy", step, steps))
 
 

@@ -1,9 +1,10 @@
 """Patterns in users' data (paper 003, figure 2): one user's must not be learned, everybody's should be.
 
 Users hold records of noise, each user's with one random label. Some records have a pattern, the upper left quarter all
-ones, and label 1: in the centralised case they are one user's, in the distributed case anybody's. Measured is the
-probability that the trained model answers 1 to fresh noise with the pattern. Classes are alike, so without that user it
-is 1/K on average; with the user the guarantee allows at most 1 - f(1/K).
+ones, and one label: in the centralised case they are one user's, in the distributed case anybody's. Measured is the
+probability that the trained model gives that label to fresh noise with the pattern. Which label it is is drawn anew in
+each retraining, so that without that user it is 1/K on average, whatever the model; with the user the guarantee allows
+at most 1 - f(1/K). (The paper has label 1 always.)
 """
 
 from collections.abc import Callable, Sequence
@@ -26,7 +27,6 @@ from discreet.plan import Plan
 Where = Literal["centralised", "distributed"]
 _UNBOUNDED = 1e9  # a clipping norm that no update reaches
 _FRESH = 500  # images that a trained model is asked about
-_ANSWER = 1
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class UserSetting:
 
 @dataclass(frozen=True)
 class Point:
-    """How likely the answer 1 was to the pattern, over retrainings, when so many records had it."""
+    """How likely the pattern's label was, over retrainings, when so many records had it."""
 
     where: Where
     patterns: int
@@ -159,28 +159,28 @@ def point(setting: UserSetting, where: Where, count: int, private: bool, runs: i
     name = f"{where} {count:,}, {'private' if private else 'without privacy'}"
     answers, rounds = [], setting.plan.steps
     for i in range(runs):
-        model = setting.make()
+        model, label = setting.make(), int(torch.randint(setting.classes, ()))
         fit(
             model,
-            made_up_users(setting, where, count),
+            made_up_users(setting, where, count, label),
             setting.plan,
             local=replace(setting.local, seed=i),
             optimizer=setting.optimizer(model),
             on_step=lambda step, i=i: tell(f"{name} {i + 1}", step, rounds),
         )
-        answers.append(_answer(model, setting))
+        answers.append(_answer(model, setting, label))
     return Point(where, count, private, tuple(answers))
 
 
-def made_up_users(setting: UserSetting, where: Where, count: int) -> list[tuple[Tensor, Tensor]]:
-    """Users with records of noise, each user's with one random label; `count` records have the pattern."""
+def made_up_users(setting: UserSetting, where: Where, count: int, label: int) -> list[tuple[Tensor, Tensor]]:
+    """Users with records of noise, each user's with one random label; `count` have the pattern and its label."""
     users, records = setting.users, setting.records
     x = torch.randn(users, records, *setting.shape)
     y = torch.randint(setting.classes, (users, 1)).expand(users, records).clone()
     chosen = torch.arange(count) if where == "centralised" else torch.randperm(users * records)[:count]
     user, record = chosen // records, chosen % records  # the centralised ones are the first user's
     x[user, record] = inserted(x[user, record])
-    y[user, record] = _ANSWER
+    y[user, record] = label
     return list(zip(x, y, strict=True))
 
 
@@ -193,8 +193,8 @@ def inserted(images: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _answer(model: nn.Module, setting: UserSetting) -> float:
+def _answer(model: nn.Module, setting: UserSetting, label: int) -> float:
     """The probability of the pattern's label on fresh noise with the pattern; 1/K of a model that says nothing."""
     model.eval()
     outputs = model(inserted(torch.randn(_FRESH, *setting.shape))).double()
-    return float(outputs.softmax(1)[:, _ANSWER].nan_to_num(1 / setting.classes).mean())
+    return float(outputs.softmax(1)[:, label].nan_to_num(1 / setting.classes).mean())

@@ -11,11 +11,11 @@ from discreet.checks.generalisation import Generalisation, generalisation
 from discreet.checks.memorisation import Memorisation, memorisation, plain_run
 from discreet.checks.patterns import Patterns, Point, UserSetting, patterns, point
 from discreet.checks.search import Tried, smallest_noise
-from discreet.checks.setting import Setting, Tell, quiet, resized
+from discreet.checks.setting import Pair, Setting, Tell, quiet, resized
 from discreet.checks.verdict import Verdict, Word, worst
 from discreet.config import EXAMPLES, SHAPES, Config, merged
 from discreet.data import load
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError, positive, whole
 from discreet.loading import as_tensors
 from discreet.models import build
 from discreet.plan import Plan
@@ -47,6 +47,29 @@ class Asked:
     distributed: tuple[int, ...] = (10, 1000)
     tolerance: float | None = None
     level: float = 0.05
+
+    def __post_init__(self) -> None:
+        whole("runs", self.runs, least=1)
+        if self.epochs is not None:
+            positive("--check-epochs", self.epochs)
+        if self.plain_learning_rate is not None:
+            positive("--plain-learning-rate", self.plain_learning_rate)
+        if not 0 < self.level < 1:
+            raise ConfigError(f"level is {self.level!r}; it is the chance of a false alarm, between 0 and 1.")
+        if self.tolerance is not None and not 0 <= self.tolerance <= 1:
+            raise ConfigError(f"tolerance is {self.tolerance!r}; it must be from 0 to 1.")
+
+    def refuse_for_users(self) -> None:
+        """Options that a check at user level would ignore are a mistake."""
+        given = {
+            "--check-epochs": self.epochs,
+            "--plain-learning-rate": self.plain_learning_rate,
+            "--stand-in": self.stand_in,
+            "--examples": self.examples,
+        }
+        for name, value in given.items():
+            if value is not None:
+                raise ConfigError(f"{name} is for checks at example level; leave it out with --users.")
 
 
 @dataclass(frozen=True)
@@ -106,23 +129,34 @@ def check(config: Config, asked: Asked, tell: Tell = quiet) -> Checked:
     setting = _sized(config, asked, plan)
     if isinstance(setting, UserSetting):
         return Checked(plan, patterns=_patterns(setting, asked, None, tell))
-    memory = _memorisation(setting, asked, None, tell)
-    tolerance = memory.verdict.tolerance
-    gap = None
-    if asked.stand_in is not None:
-        data = load(asked.stand_in, folder=asked.stand_in_folder)
-        if data.classes is None or data.test is None:
-            raise ConfigError(f"the stand-in {asked.stand_in!r} must have classes, and examples to test on.")
-        train, test = as_tensors(data.train), as_tensors(data.test)
-        if not asked.full:
-            train, test = (train[0][:_EXAMPLES], train[1][:_EXAMPLES]), (test[0][:_EXAMPLES], test[1][:_EXAMPLES])
-        own = replace(setting, make=_maker(config, data.shape, data.classes), shape=data.shape, classes=data.classes)
-        gap = generalisation(own, train, test, name=asked.stand_in, tolerance=tolerance, level=asked.level, tell=tell)
+    stand_in = None if asked.stand_in is None else _stand_in(asked.stand_in, asked)
+    if stand_in is not None:
+        asked = replace(asked, level=asked.level / 2)  # two tests share it
+    memory, gap = _memorisation(setting, asked, None, tell), None
+    if stand_in is not None and asked.stand_in is not None:
+        shape, classes, train, test = stand_in
+        own = replace(setting, make=_maker(config, shape, classes), shape=shape, classes=classes)
+        more = {"runs": asked.runs, "tolerance": memory.verdict.tolerance, "level": asked.level}
+        gap = generalisation(own, train, test, name=asked.stand_in, tell=tell, **more)
     return Checked(plan, memory, gap)
+
+
+def _stand_in(name: str, asked: Asked) -> tuple[tuple[int, ...], int, Pair, Pair]:
+    """Public data, as much of it as a check takes."""
+    data = load(name, folder=asked.stand_in_folder)
+    if data.classes is None or data.test is None:
+        raise ConfigError(f"the stand-in {name!r} must have classes, and examples to test on.")
+    train, test = as_tensors(data.train), as_tensors(data.test)
+    if not asked.full:
+        train, test = (train[0][:_EXAMPLES], train[1][:_EXAMPLES]), (test[0][:_EXAMPLES], test[1][:_EXAMPLES])
+    return data.shape, data.classes, train, test
 
 
 def calibrate(config: Config, asked: Asked, *, tries: int = 6, tell: Tell = quiet) -> Calibrated:
     """The smallest noise at which the memorisation check passes (for users: one user's pattern is not learned)."""
+    whole("tries", tries, least=2)
+    if asked.stand_in is not None:
+        raise ConfigError("--stand-in says nothing about the smallest noise; leave it out with --calibrate.")
     plan, plain = _whole_plan(config, asked), _without_privacy(config, asked, tell)
 
     def at(noise: float) -> Plan:
@@ -174,6 +208,7 @@ def _whole_plan(config: Config, asked: Asked) -> Plan:
     shape, classes = _facts(config, asked)
     units = asked.examples or config.data.examples or EXAMPLES.get(config.data.name)
     if config.federated is not None:
+        asked.refuse_for_users()
         units = config.federated.users
     if units is None:
         what = "--examples" if config.federated is None else "--users"
@@ -198,7 +233,7 @@ def _sized(config: Config, asked: Asked, plan: Plan) -> Setting | UserSetting:
     if asked.full:
         return setting if asked.epochs is None else setting.resized(sampling.examples, asked.epochs)
     few = min(sampling.examples, max(_EXAMPLES, 2 * plan.sampling.batch_size))
-    return setting.resized(few, asked.epochs or _EPOCHS)
+    return setting.resized(few, _EPOCHS if asked.epochs is None else asked.epochs)
 
 
 def _memorisation(setting: Setting, asked: Asked, plain: list[Any] | None, tell: Tell) -> Memorisation:

@@ -115,9 +115,15 @@ def resized(plan: Plan, units: int, batch_size: int, steps: int) -> Plan:
         return smaller
 
 
-def resampled(sampling: Any, units: int, batch_size: int) -> Any:
-    """The sampler for another number of units; a cap on the batch is for a machine's memory, and falls away."""
+def known(sampling: Any) -> int:
+    """How many units there are, where a sampler says it."""
     if getattr(sampling, "examples", None) is None:
         raise ConfigError("a check makes up its data, and must know how many there are; give the sampler examples=.")
+    return sampling.examples
+
+
+def resampled(sampling: Any, units: int, batch_size: int) -> Any:
+    """The sampler for another number of units; a cap on the batch is for a machine's memory, and falls away."""
+    known(sampling)
     more = {"cap": None} if isinstance(sampling, Poisson) else {}
     return replace(sampling, examples=units, batch_size=batch_size, **more)

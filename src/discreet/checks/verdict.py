@@ -40,6 +40,8 @@ class Verdict:
             raise ConfigError("a verdict needs at least one retraining.")
         if not 0 < self.level < 1:
             raise ConfigError(f"level is {self.level!r}; it is the chance of a false alarm, between 0 and 1.")
+        if math.fsum(run.level for run in self.single) > self.level / 2 * (1 + 1e-9):
+            raise ConfigError(f"the one-run tests' levels add up to more than half of the verdict's ({self.level:g}).")
         if not 0 <= self.tolerance <= 1:
             raise ConfigError(f"tolerance is {self.tolerance!r}; it must be from 0 to 1.")
 
@@ -56,8 +58,7 @@ class Verdict:
     @property
     def broken(self) -> bool:
         """Whether more was found than the guarantee allows."""
-        share = self.level / 2 / max(1, len(self.single))
-        return self.least > self.ceiling or any(run.p_value < share for run in self.single)
+        return self.least > self.ceiling or any(run.disproves for run in self.single)
 
     @property
     def word(self) -> Word:
@@ -72,9 +73,7 @@ class Verdict:
     @property
     def epsilon_lower_bound(self) -> float | None:
         """The largest epsilon that a one-run test of these retrainings measured, at its share of the level."""
-        share = self.level / 2 / max(1, len(self.single))
-        found = [replaced(run, share).epsilon_lower_bound for run in self.single]
-        return max(found, default=None)
+        return max((run.epsilon_lower_bound for run in self.single), default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain values."""
@@ -106,11 +105,6 @@ def margin(runs: int, level: float) -> float:
     0.607
     """
     return math.sqrt(math.log(1 / level) / (2 * runs))
-
-
-def replaced(run: OneRun, level: float) -> OneRun:
-    """The same run, tested at another level."""
-    return OneRun(run.canaries, run.guesses, run.correct, run.epsilon, run.delta, level)
 
 
 def worst(words: Sequence[Word]) -> Word:

@@ -16,7 +16,7 @@ from discreet.errors import ConfigError
 Reals = npt.NDArray[np.float64]
 
 TABLES = (".csv", ".parquet")
-_MISSING = ("", "nan", "na", "null")
+MISSING = ("", "nan", "na", "null")
 
 
 def column_names(path: Path) -> list[str]:
@@ -61,7 +61,7 @@ def number_in(cell: Any) -> float:
         text = cell.strip()
         if "_" in text:
             raise ValueError("no number has underscores")
-        return math.nan if text.lower() in _MISSING else float(text)
+        return math.nan if text.lower() in MISSING else float(text)
     if isinstance(cell, bytes):
         raise TypeError("bytes are no number")
     return float(cell)

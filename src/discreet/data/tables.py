@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from discreet.data.columns import Reals, column_names, number_in, read_columns
+from discreet.data.columns import MISSING, Reals, column_names, number_in, read_columns
 from discreet.data.dataset import Data, Split
 from discreet.data.schema import Classes, Range, Schema, Words, ignored_columns, read_schema, rules_of
 from discreet.errors import ConfigError
@@ -72,11 +72,12 @@ def table(
 
 
 def _owners(path: Path, name: str, cells: Sequence[Any]) -> Tensor:
-    """Whose each row is, by number."""
-    for row, cell in enumerate(cells):
-        if cell is None or not str(cell).strip():
+    """Whose each row is, by number; spaces around a name do not count, upper and lower case do."""
+    names = ["" if cell is None else str(cell).strip() for cell in cells]
+    for row, found in enumerate(names):
+        if found.lower() in MISSING:
             raise ConfigError(f"{path}: row {row + 1} has no user in column {name!r}; leave the row out.")
-    _, numbers = np.unique([str(cell) for cell in cells], return_inverse=True)
+    _, numbers = np.unique(names, return_inverse=True)
     return torch.from_numpy(numbers)
 
 

@@ -1,10 +1,11 @@
 """Many users' updates on one machine: all of them in one vectorised pass, or one after the other."""
 
 import copy
-import math
+import hashlib
+import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, Protocol, get_args
+from typing import Literal, Protocol, get_args
 
 import torch
 from torch import Tensor, nn
@@ -28,18 +29,21 @@ class Engine(Protocol):
 
 
 class Loop:
-    """One user after the other, on one copy of the model: for any model."""
+    """One user after the other, each on a copy of the model of its own: for any model."""
 
-    def __init__(self, model: nn.Module, local: Local, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, local: Local, loss: Loss, key: int | None = None) -> None:
         self._model, self._local, self._loss = model, local, loss
-        self._twin = copy.deepcopy(model)
+        self._twin, self._key = copy.deepcopy(model), secret() if key is None else key
 
     def updates(self, data: Sequence[Pair], users: Sequence[int], in_round: int) -> Updates:
-        own, start = trainable(self._twin), trainable(self._model)
+        start = trainable(self._model)
         found = {n: p.detach().new_zeros(len(users), *p.shape) for n, p in start.items()}
+        self._twin.load_state_dict(self._model.state_dict())
         for i, (pair, user) in enumerate(zip(data, users, strict=True)):
-            self._twin.load_state_dict(self._model.state_dict())
-            self._local.train(self._twin, own, pair, self._loss, in_round=in_round, user=user)
+            twin = copy.deepcopy(self._twin)  # nothing that a model keeps reaches the next user
+            own = trainable(twin)
+            with _seeded(self._key, in_round, user):
+                self._local.train(twin, own, pair, self._loss, in_round=in_round, user=user)
             for name, parameter in own.items():
                 torch.sub(parameter.detach(), start[name].detach(), out=found[name][i])
         return found
@@ -52,17 +56,20 @@ class Vectorised:
     who have made all their steps rest.
     """
 
-    def __init__(self, model: nn.Module, local: Local, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, local: Local, loss: Loss, key: int | None = None) -> None:
         self._model, self._local, self._loss = model, local, loss
-        self._twin = copy.deepcopy(model)
+        self._twin, self._key = copy.deepcopy(model), secret() if key is None else key
 
     def updates(self, data: Sequence[Pair], users: Sequence[int], in_round: int) -> Updates:
         start = {n: p.detach() for n, p in trainable(self._model).items()}
         # those who have most to do come first, so that whoever still works is a stretch from the beginning
         busy = [i for i in range(len(users)) if len(data[i][0])]
         busy.sort(key=lambda i: -self._local.steps(len(data[i][0])))
-        size = _users_at_once(start)
-        parts = [busy[first : first + size] for first in range(0, len(busy), size)]
+        parts, weights = [], 4 * sum(p.numel() * p.element_size() for p in start.values())
+        while busy:  # users' weights with gradients and an optimizer's state, and records as many as the longest has
+            longest = data[busy[0]][0]
+            size = max(1, _BYTES // (weights + longest.numel() * longest.element_size()))
+            parts, busy = [*parts, busy[:size]], busy[size:]
         if parts == [list(range(len(users)))]:
             return self._train(start, data, users, in_round)
         found = {n: p.new_zeros(len(users), *p.shape) for n, p in start.items()}
@@ -85,21 +92,19 @@ class Vectorised:
             n: p.detach() for n, p in self._twin.named_parameters() if n not in start
         }
 
-        def outputs(weights: Updates, x: Tensor) -> Any:
-            return functional_call(self._twin, (weights, buffers), (x,))
+        def losses(weights: Updates, x: Tensor, y: Tensor) -> Tensor:  # of one user's batch, a row each
+            return self._loss(functional_call(self._twin, (weights, buffers), (x,)), y)
 
-        every = vmap(outputs, randomness="different")
+        every = vmap(losses, randomness="different")
         working = len(users)
         for step in range(steps[0]):
             which = torch.arange(working, device=device)[:, None]
             x, y = inputs[which, rows[:working, step]], targets[which, rows[:working, step]]
+            counted = real[:working, step]
             optimizer.zero_grad()
-            with torch.enable_grad():
+            with torch.enable_grad(), _seeded(self._key, in_round, users[0], step):
                 weights = stacked if working == len(users) else {n: p[:working] for n, p in stacked.items()}
-                made = every(weights, x)
-                losses = self._loss(made.flatten(0, 1), y.flatten(0, 1)).view(x.shape[:2])
-                counted = real[:working, step]
-                means = torch.where(counted, losses, 0.0).sum(1) / counted.sum(1)
+                means = torch.where(counted, every(weights, x, y), 0.0).sum(1) / counted.sum(1)
                 means.sum().backward()
             optimizer.step()
             still = sum(count > step + 1 for count in steps)
@@ -138,12 +143,13 @@ def engine_for(kind: Kind, model: nn.Module, local: Local, loss: Loss, example: 
         raise ConfigError(f"the engine is {kind!r}; it must be one of {', '.join(get_args(Kind))}.")
     made_up = _made_up(example, local)
     if kind != "loop":
-        why = _differs(model, local, loss, made_up)
+        still = _without_dropout(model)  # whose masks, one draw for all users, are secret and independent anyway
+        why = _differs(still, local, loss, made_up)
         if why is None:
-            return _probed(lambda: Vectorised(model, local, loss), made_up)
+            return Vectorised(model, local, loss), _probed(lambda: Vectorised(still, local, loss, key=0), made_up)
         if kind == "vectorised":
             raise ConfigError(f"the vectorised engine cannot train this model: {why}. Use engine='loop'.")
-    return _probed(lambda: Loop(model, local, loss), made_up)
+    return Loop(model, local, loss), _probed(lambda: Loop(model, local, loss, key=0), made_up)
 
 
 def _made_up(example: Pair, local: Local) -> list[Pair]:
@@ -157,56 +163,72 @@ def _made_up(example: Pair, local: Local) -> list[Pair]:
         return torch.randint(2, shape, generator=generator).to(like.dtype)
 
     size = min(local.batch_size or 3, 16)
-    return [(noise(example[0], count), noise(example[1], count)) for count in (size + 2, 1, 0, 2 * size)]
+    inputs, target = example
+    none = torch.zeros_like(target) if not target.is_floating_point() else None  # a label that every model has
+    return [
+        (noise(inputs, count), noise(target, count) if none is None else none.expand(count, *target.shape))
+        for count in (size + 2, 1, 0, 2 * size)
+    ]
+
+
+def secret() -> int:
+    """A key that nobody knows: what a model draws for a user must not be known, nor depend on who else is there."""
+    return secrets.randbits(62)
 
 
 @contextmanager
-def _same_random_numbers() -> Generator[None]:
+def _seeded(*numbers: int) -> Generator[None]:
+    """Torch's random numbers follow from these alone, for a while."""
+    words = hashlib.blake2b(repr(numbers).encode(), digest_size=8).digest()
     with torch.random.fork_rng():
-        torch.manual_seed(0)
+        torch.manual_seed(int.from_bytes(words, "big") >> 1)
         yield
 
 
-def _differs(model: nn.Module, local: Local, loss: Loss, made_up: list[Pair]) -> str | None:
-    """Why the vectorised engine is not to be used, or None: it makes the loop's updates, dropout aside."""
+def _without_dropout(model: nn.Module) -> nn.Module:
     still = copy.deepcopy(model)
     for module in still.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
             module.p = 0.0
+    return still
+
+
+def _differs(still: nn.Module, local: Local, loss: Loss, made_up: list[Pair]) -> str | None:
+    """Why the vectorised engine is not to be used, or None: it makes the loop's updates."""
     users = range(len(made_up))
     try:
-        with _same_random_numbers():
-            wanted = Loop(still, local, loss).updates(made_up, users, 0)
-            found = Vectorised(still, local, loss).updates(made_up, users, 0)
+        wanted = Loop(still, local, loss).updates(made_up, users, 0)
+        found = Vectorised(still, local, loss).updates(made_up, users, 0)
     except Exception as error:  # whatever an op has against being vectorised
         return " ".join(f"{type(error).__name__}: {error}".split())[:200]
     far = [name for name in wanted if not _close(found[name], wanted[name])]
     return f"its update of {far[0]!r} is not the loop's" if far else None
 
 
-def _probed(make: Callable[[], Engine], made_up: list[Pair]) -> tuple[Engine, bool]:
-    """An engine, and whether it was seen that a user's update depends on nobody else's data, of this round or the last.
+def _probed(make: Callable[[], Engine], made_up: list[Pair]) -> bool:
+    """Whether it was seen that a user's update depends on nobody else's data, of this round or the last.
 
-    Raises if it does; False where that cannot be told, as the same data does not give the same update twice.
+    One user is emptied, and given so many records that more steps are made. Raises if another's update changes; False
+    where that cannot be told, as the same data does not give the same update twice.
     """
-    users = range(len(made_up))
-    other = [made_up[-1], *made_up[1:]]
+    users, many = range(len(made_up)), made_up[-1]
+    more = (torch.cat([many[0]] * 2), torch.cat([many[1]] * 2))
+    none = (many[0][:0], many[1][:0])
 
-    def run(data: list[Pair]) -> list[Tensor]:
+    def run(first: Pair) -> list[Tensor]:
         engine = make()
-        with _same_random_numbers():
-            others = [moved[1:].clone() for moved in engine.updates(data, users, 0).values()]
-            return [*others, *engine.updates(made_up, users, 1).values()]
+        others = [moved[1:].clone() for moved in engine.updates([first, *made_up[1:]], users, 0).values()]
+        return [*others, *engine.updates(made_up, users, 1).values()]
 
-    mine, again, theirs = run(made_up), run(made_up), run(other)
-    if not all(map(_close, mine, again)):
-        return make(), False
-    if not all(map(_close, mine, theirs)):
+    mine = run(made_up[0])
+    if not all(map(_close, mine, run(made_up[0]))):
+        return False
+    if not all(all(map(_close, mine, run(other))) for other in (many, none, more)):
         raise PrivacyError(
             "a user's update depends on another user's data: the model carries something from one user, or one round, "
             "to the next. Keep no state of the data in it."
         )
-    return make(), True
+    return True
 
 
 def _close(a: Tensor, b: Tensor) -> bool:
@@ -217,14 +239,10 @@ def _close(a: Tensor, b: Tensor) -> bool:
 def _padded(parts: Sequence[Tensor], value: float = 0) -> Tensor:
     """Tensors of different lengths as one, with rows of a constant behind the shorter ones."""
     length = max(len(part) for part in parts)
+    assert len({part.dtype for part in parts}) == 1  # one's type must not change how others are read
     if all(len(part) == length for part in parts):
         return torch.stack(list(parts))
     found = parts[0].new_full((len(parts), length, *parts[0].shape[1:]), value)
     for i, part in enumerate(parts):
         found[i, : len(part)] = part
     return found
-
-
-def _users_at_once(parameters: Updates) -> int:
-    one = sum(math.prod(p.shape) * p.element_size() for p in parameters.values())
-    return max(1, _BYTES // (4 * one))

@@ -90,7 +90,7 @@ class Rounds(Handle):
         if not self._cohort.issuperset(users):
             raise PrivacyError("an update came from a user who was not drawn in this round; only those may be added.")
         self._check_updates(len(users), updates)
-        shares = None if weights is None else _checked_weights(weights, len(users))
+        shares = None if weights is None else checked_weights(weights, len(users))
         first = {user: i for i, user in reversed(list(enumerate(users)))}
         fresh = sorted(i for user, i in first.items() if user not in self._heard)
         self._heard.update(users)
@@ -111,7 +111,8 @@ class Rounds(Handle):
             raise PrivacyError("there is no open round to release; begin one with rounds.draw().")
         self._cohort = None
         released = self._aggregate.release(**({} if self.alone else {"unprobed": True}))
-        back = -self.plan.sampling.batch_size / self._denominator  # an update is a step down, a gradient points up
+        # an update is a step down, a gradient points up; what was divided by is the number of users a round
+        back = -self.plan.sampling.batch_size / self._denominator
         for name, moved in released.items():
             self._parameters[name].grad = moved.mul_(back).to(self._parameters[name].dtype)
 
@@ -151,8 +152,8 @@ class Rounds(Handle):
             shape, wanted = tuple(updates[name].shape), (users, *parameter.shape)
             if shape != wanted or not updates[name].is_floating_point():
                 raise ConfigError(
-                    f"the updates of {name!r} are {updates[name].dtype} of shape {shape}; for {users} users they must "
-                    f"be floating point of shape {wanted}."
+                    f"the updates of {name!r} are {updates[name].dtype} of shape {shape[1:]} each; they must be "
+                    f"floating point of shape {wanted[1:]}, one for each user."
                 )
 
 
@@ -173,8 +174,9 @@ def _check_plan(plan: Plan) -> None:
         raise ConfigError("microbatches are of examples; a user's whole update is bounded, so leave microbatch at 1.")
 
 
-def _checked_weights(weights: Sequence[float] | Tensor, users: int) -> Tensor:
+def checked_weights(weights: Sequence[float] | Tensor, users: int) -> Tensor:
+    """One weight a user, from 0 to 1, or a ConfigError, which does not say how many users there are."""
     found = torch.as_tensor(weights, dtype=torch.float64)
     if found.shape != (users,) or not bool(((found >= 0) & (found <= 1)).all()):
-        raise ConfigError(f"weights must be {users} numbers from 0 to 1, one for each user.")
+        raise ConfigError("weights must be numbers from 0 to 1, one for each user.")
     return found

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from discreet.errors import ConfigError
 from discreet.federated.engines import Kind, engine_for
 from discreet.federated.local import Local, Loss
-from discreet.federated.rounds import Rounds
+from discreet.federated.rounds import Rounds, checked_weights
 from discreet.ledger import Ledger
 from discreet.plan import Plan
 from discreet.training import Course, Fitted, Record, Rows, loss_for
@@ -59,9 +59,7 @@ def fit(
         raise ConfigError("there are no users to train on.")
     if isinstance(plan, Plan):
         plan.sampling.check_length(len(users))
-    shares = None if weights is None else torch.as_tensor(weights, dtype=torch.float64)
-    if shares is not None and shares.shape != (len(users),):
-        raise ConfigError(f"there are {len(users)} users and weights of shape {tuple(shares.shape)}; give each one.")
+    shares = None if weights is None else checked_weights(weights, len(users))
     local = Local() if local is None else local
     example = _example(users)
     chosen = loss or loss_for((example[0][None], example[1][None]))
@@ -100,8 +98,18 @@ def fit(
 
 
 def _example(users: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    """One record, for its shape and type."""
+    """One record, for its shape and type; all users' must be alike, or one's would change how others' are read."""
+    found: tuple[Tensor, Tensor] | None = None
     for x, y in users:
-        if len(x):
-            return x[0], y[0]
-    raise ConfigError("no user has any records.")
+        if len(x) != len(y):
+            raise ConfigError("a user has inputs and targets of different lengths; one target a record.")
+        if not len(x):
+            continue
+        found = (x[0], y[0]) if found is None else found
+        if any(
+            (a.shape[1:], a.dtype, a.device) != (b.shape, b.dtype, b.device) for a, b in zip((x, y), found, strict=True)
+        ):
+            raise ConfigError("users' records differ in shape, type or device; they must all be alike.")
+    if found is None:
+        raise ConfigError("no user has any records.")
+    return found

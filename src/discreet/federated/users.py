@@ -39,7 +39,9 @@ class Users(Sequence[tuple[Tensor, Tensor]]):
     @classmethod
     def of(cls, x: Tensor, y: Tensor, owners: Sequence[Any] | Tensor) -> "Users":
         """Users by name: `owners` says whose each row is. How many there are is public; their names are not kept."""
-        names = owners.numpy() if isinstance(owners, Tensor) else np.asarray(owners)
+        names = owners.numpy() if isinstance(owners, Tensor) else np.asarray([str(owner) for owner in owners])
+        if any(owner is None or owner != owner for owner in owners):
+            raise ConfigError("some rows have no owner; leave them out.")
         if names.shape != (len(x),):
             raise ConfigError(f"there are {len(x)} rows and {names.shape} owners; each row has one.")
         _, numbers = np.unique(names, return_inverse=True)
