@@ -46,14 +46,14 @@ class Row:
         return f"| {self.form} | {self.attack} | {figures} |"
 
 
-def games(form, mechanism, model, loss, unit, others, claimed, games=GAMES):
+def games(form, mechanism, model, loss, unit, others, claimed):
     """One release with everybody in it, again and again, with the unit and without it; `claimed` is a guarantee."""
     start = time.monotonic()
-    played = play(model, mechanism, others, unit, loss, games=games, delta=DELTA)
+    played = play(model, mechanism, others, unit, loss, games=GAMES, delta=DELTA)
     sample = played.samples["projection"]
     least = many_run.epsilon_lower_bound(*sample, DELTA, LEVEL)
     curve = many_run.refutes(claimed.tradeoff(), *sample, LEVEL)
-    return Row(form, f"{games:,} games", claimed.epsilon, least, curve, time.monotonic() - start)
+    return Row(form, f"{GAMES:,} games", claimed.epsilon, least, curve, time.monotonic() - start)
 
 
 def whole_runs(form, plan, model, touched, claimed, score, count):

@@ -14,5 +14,5 @@ An audit that rejects a claim disproves it, at a stated level; one that does not
     finished.py     the audit of a finished run, from its folder
     showing.py      what was measured, for a terminal
 
-All but the last import torch from canaries.py on.
+From canaries.py on they import torch, but for showing.py.
 """
