@@ -32,7 +32,7 @@ class Aggregate:
 
     Guarantee: whatever is added, one unit changes what `release` returns by at most the bound's contract before the
     noise; values that are not finite contribute exactly zero; and the release is counted before it exists. `count` is
-    the public number that sums are divided by.
+    the public number that sums are divided by; `audit` is what the ledger's first line of the run declares.
     """
 
     def __init__(
@@ -44,6 +44,7 @@ class Aggregate:
         count: float,
         probe: bool,
         seed: int | None,
+        audit: Mapping[str, Any] | None = None,
     ) -> None:
         self.plan, self._parameters, self._count = plan, parameters, count
         self.layout = Layout(tuple(parameters), tuple(tuple(p.shape) for p in parameters.values()))
@@ -52,7 +53,8 @@ class Aggregate:
         self.state = self.bound.start(self.layout)
         self._denoised = None if plan.mechanism.denoise is None else plan.mechanism.denoise.start(self.layout)
         self._on_disk = ledger is not None
-        self._ledger = Account(Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger, plan, self.layout)
+        book = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
+        self._ledger = Account(book, plan, self.layout, audit)
         self.root = Root(seed)
         self.begun = self._ledger.released  # the step at which this process took over
         self._process = os.getpid()

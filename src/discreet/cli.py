@@ -201,6 +201,10 @@ def train(
     chunk: Annotated[int | None, typer.Option(help=_help("run", "chunk"))] = None,
     device: Annotated[str | None, typer.Option(help=_help("run", "device"))] = None,
     tensorboard: Annotated[bool | None, typer.Option("--tensorboard", help=_help("run", "tensorboard"))] = None,
+    audit: Annotated[
+        int | None,
+        typer.Option(help="Put so many canaries beside the data and measure epsilon from below, at some accuracy."),
+    ] = None,
     other: Annotated[
         list[str] | None, typer.Option("--set", help="Any other field, as --set model.settings.hidden=[64,64].")
     ] = None,
@@ -211,6 +215,8 @@ def train(
 ) -> None:
     """Train a model on private data to a budget: a run folder with ledger, model, guarantee and report.
 
+    With --audit it exits with 1 if the canaries contradict what is proven.
+
     For example: discreet train --data digits --model cnn --epsilon 3 --epochs 40 --out runs/digits
     """
     flags = {
@@ -219,7 +225,7 @@ def train(
         "budget.epochs": epochs, "budget.steps": steps, "budget.batch_size": batch_size, "optimizer.name": optimizer,
         "optimizer.learning_rate": learning_rate, "optimizer.momentum": momentum, "schedule.name": schedule,
         "averaging.decay": averaging, "run.seed": seed, "run.chunk": chunk, "run.device": device,
-        "run.tensorboard": tensorboard,
+        "run.tensorboard": tensorboard, "audit.canaries": audit,
     }  # fmt: skip
     _begin(config, flags, other, out, show, as_json)
 
@@ -355,7 +361,7 @@ def check(
     }  # fmt: skip
     start = configuration.Config() if config is None else configuration.load(config)
     given = flags | configuration.assignments(other or [])
-    made = configuration.merged(start, given)
+    made = configuration.merged(start, given | {"audit.canaries": 0})  # checks have canaries of their own kind
     if calibrate and made.budget.epsilon is None and made.budget.noise is None:
         made = configuration.merged(made, {"budget.noise": 1.0})
     made.check()
@@ -421,6 +427,35 @@ def resume(
     from discreet.runs import resume as go_on
 
     _carry_out(lambda watch: go_on(run, watch), as_json)
+
+
+@app.command()
+def audit(
+    run: Annotated[Path, typer.Argument(help="The folder of a run that has finished.")],
+    canaries: Annotated[
+        int | None, typer.Option(help="How many canaries the new run on made-up data has; 1000 if the model has room.")
+    ] = None,
+    level: Annotated[float, typer.Option(help="The chance that a test rejects what is true, at most.")] = 0.05,
+    quick: Annotated[bool, typer.Option("--quick", help="Only attack the model: no new run with canaries.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
+) -> None:
+    """Attack a finished run, and measure epsilon from below, beside what is proven.
+
+    A run that was trained with --audit is tested again. Of any other the model is attacked as it is, and its code and
+    plan by a new run with canaries on made-up data. Exits with 1 if what is proven is contradicted.
+    """
+    from discreet.audit import finished, showing
+    from discreet.report import write as write_report
+
+    with _counting() as tell:
+        found = finished.audit(run, canaries=canaries, level=level, quick=quick, tell=tell)
+        write_report([run])
+    if as_json:
+        typer.echo(json.dumps(found, ensure_ascii=False))
+    else:
+        Console().print(showing.after(found) if "membership" in found else showing.words(found))
+    if found["refuted"]:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -502,6 +537,8 @@ def _carry_out(run: "Callable[[Watch], Outcome]", as_json: bool = False, quiet: 
         _print_outcome(outcome)
     if stopped():
         raise typer.Exit(128 + stopped())
+    if outcome.audit is not None and outcome.audit["refuted"]:
+        raise typer.Exit(1)
     return outcome
 
 
@@ -513,6 +550,7 @@ def _in_json(outcome: "Outcome") -> dict[str, Any]:
         "lost_steps": outcome.lost,
         "anchor": outcome.anchor,
         "guarantee": json.loads(outcome.guarantee.to_json()),
+        **({} if outcome.audit is None else {"audit": dict(outcome.audit)}),
     }
 
 
@@ -525,6 +563,10 @@ def _print_outcome(outcome: "Outcome") -> None:
     if outcome.accuracy is not None:
         console.print(f"\nAccuracy [bold]{outcome.accuracy:.1%}[/bold] on held-out data.\n")
     console.print(Panel(Text(str(outcome.guarantee)), title="What is proven", padding=(1, 2)))
+    if outcome.audit is not None:
+        from discreet.audit import showing
+
+        console.print(Panel(showing.words(outcome.audit), title="What was measured", padding=(1, 2)))
     if outcome.lost:
         console.print(f"\n{outcome.lost:,} steps were spent in a crash and are not repeated.")
     console.print(f"\nReport: {outcome.folder / 'report.html'}", soft_wrap=True)

@@ -167,6 +167,25 @@ class EvaluationSection(Section, frozen=True):
     batch_size: Annotated[int, doc("how many rows are evaluated at a time")] = 1000
 
 
+class AuditSection(Section, frozen=True):
+    """Canaries in the run, from which epsilon is measured from below; they cost some accuracy.
+
+    A canary is a made-up row whose gradient is a direction of its own, in the run or not by a secret coin. The plan
+    counts it as it counts every row, and its batches grow in proportion, so that each example takes part as often as
+    without canaries.
+    """
+
+    canaries: Annotated[int, doc("how many canaries are put beside the data; 0 for none")] = 0
+    level: Annotated[float, doc("the chance that a test rejects what is true, at most; 0.05 is confidence 0.95")] = 0.05
+    score: Annotated[
+        Literal["likelihood", "sum", "parameters"] | None,
+        doc(
+            "what the attacker sees: every gradient and all data but the canaries (likelihood), every gradient (sum), "
+            "the first and the last model (parameters); the strongest that the plan allows if not given"
+        ),
+    ] = None
+
+
 class RunSection(Section, frozen=True):
     """How it is run; nothing here changes what is proven."""
 
@@ -198,6 +217,7 @@ class Config(Section, frozen=True):
     augmentation: AugmentationSection = AugmentationSection()
     federated: FederatedSection | None = None
     evaluation: EvaluationSection = EvaluationSection()
+    audit: AuditSection = AuditSection()
     run: RunSection = RunSection()
 
     def to_toml(self) -> str:
@@ -215,20 +235,40 @@ class Config(Section, frozen=True):
             raise ConfigError(
                 f"epsilon is {budget.epsilon} and noise is {budget.noise}: give one of them, the other follows."
             )
+        if not (isinstance(self.audit.canaries, int) and self.audit.canaries >= 0):
+            raise ConfigError(f"[audit] canaries is {self.audit.canaries}; it must be 0 for none, or more.")
         if method.name not in METHODS:
             raise ConfigError(f"the method {method.name!r} is not one of {', '.join(METHODS)}.")
 
     def plan(self, examples: int, model: "nn.Module | None" = None) -> "Plan":
-        """The plan for so many training examples, its noise solved; with the model, for its parameters."""
+        """The plan for so many training examples, its noise solved; with the model, for its parameters.
+
+        Canaries are rows like all others, so it is a plan for the examples and all of them.
+        """
         self.check()
+        grown, rows = self.beside_canaries(examples), examples + self.audit.canaries
         if self.stages is not None:
-            plan = self._staged(self.stages, examples)
+            plan = grown._staged(self.stages, rows)
         else:
-            plan = self._preset(self.method or MethodSection(), examples, model)
+            plan = grown._preset(self.method or MethodSection(), rows, model)
         if self.federated is not None and plan.sampling.contract().unit == "example":
             sampling: Any = plan.sampling
             plan = replace(plan, sampling=replace(sampling, unit="user"))
         return plan if model is None else plan.fit_to(model)
+
+    def beside_canaries(self, examples: int) -> "Config":
+        """The same with batches that are larger by the canaries' share, so that each example takes part as often.
+
+        A learning rate of SGD is kept what it is to an example, whose gradient is divided by the batch size.
+        """
+        if self.audit.canaries == 0:
+            return self
+        budget, optimizer = self.budget, self.optimizer
+        size = round(budget.batch_size * (examples + self.audit.canaries) / examples)
+        if optimizer.name == "sgd" and optimizer.at_batch_size is None:
+            optimizer = msgspec.structs.replace(optimizer, at_batch_size=budget.batch_size)
+        budget = msgspec.structs.replace(budget, batch_size=size)
+        return msgspec.structs.replace(self, budget=budget, optimizer=optimizer)
 
     def _preset(self, method: MethodSection, examples: int, model: "nn.Module | None") -> "Plan":
         from discreet import methods

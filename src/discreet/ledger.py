@@ -4,7 +4,7 @@ Each line is JSON and carries the hash of the one before it, so that a line cann
 middle unnoticed. Kinds of lines:
 
     dataset   what the file caps: all runs and queries on one data set, together
-    run       a plan, the model's parameters and contract, what one step costs, versions
+    run       a plan, the model's parameters and contract, what one step costs, versions; an audit, as it was declared
     release   one step of a run (or `count` of them, reserved ahead)
     query     something else that was asked of the data, with its cost: a covariance, an audit
 
@@ -226,6 +226,8 @@ class Content:
             one = phase_from_dict(content["phase"], self.stages)
             if one.group != 1 or not isinstance(content["plan"], dict) or not isinstance(content["parameters"], list):
                 raise PrivacyError("it does not describe a run")
+            if not isinstance(content.get("audit", {}), dict):
+                raise PrivacyError("it does not describe an audit")
             self.runs[str(content["run"])] = Run(content, one)
         elif kind == "query":
             self.queries.append((str(content["what"]), phase_from_dict(content["phase"], self.stages)))
@@ -454,14 +456,16 @@ class Account:
     can only over-count, by at most what was reserved.
     """
 
-    def __init__(self, ledger: Ledger | None, plan: Plan, layout: Layout) -> None:
+    def __init__(
+        self, ledger: Ledger | None, plan: Plan, layout: Layout, audit: Mapping[str, Any] | None = None
+    ) -> None:
         self._stages = (type(plan.mechanism.noise),)
         self._book = Book(ledger, self._stages)
         self._shared = ledger is not None and ledger.dataset is not None
         self._reserve = 1 if ledger is None else ledger.reserve
         self._own: FileLock | None = None
         self._plan = plan
-        opening = _opening(plan, layout)
+        opening = _opening(plan, layout) | ({} if audit is None else {"audit": dict(audit)})
         if self._shared and plan.tuning is not None:
             raise ConfigError("a tuned plan's cost does not add up with other runs'; give it a ledger of its own.")
         self._book.acquire(timeout=60 if self._shared else 0)
@@ -482,7 +486,13 @@ class Account:
         for name, run in runs.items():
             same = [key for key in ("plan", "parameters", "phase") if run.opening.get(key) != opening[key]]
             left = run.released < self._plan.steps and run.participations < int(run.opening["participations"])
-            if not same and (not self._shared or (left and self._owns(name))):
+            if not same and not self._shared and run.opening.get("audit") != opening.get("audit"):
+                raise PrivacyError(
+                    f"{self._book.path} declares another audit ({run.opening.get('audit')}); what is tested is fixed "
+                    "before the first release. Go on with the same, or begin a new run."
+                )
+            alike = not same and run.opening.get("audit") == opening.get("audit")
+            if alike and (not self._shared or (left and self._owns(name))):
                 return name
             if same and not self._shared:
                 what = {"parameters": "model", "phase": "model"}.get(same[0], "plan")

@@ -31,15 +31,17 @@ def attach(
     *,
     preflight: bool = True,
     seed: int | None = None,
+    audit: Mapping[str, Any] | None = None,
 ) -> "Private":
     """Attach a plan to an unmodified model, and return the handle that draws batches and makes gradients private.
 
     `ledger` is a file that counts what is released (None: in memory), or a Ledger, which can cap a whole data set.
     `preflight` has the first batch probed for what would break the guarantee (discreet.preflight); it costs about two
     steps, once. `seed` makes noise and sampling reproducible; whoever knows it can take the noise off again, so the
-    guarantee says that it is broken.
+    guarantee says that it is broken. `audit` is written down beside the plan, before anything is released: what will be
+    tested, so that it cannot be chosen afterwards.
     """
-    return Private(model, ready(model, plan), ledger, preflight, seed)
+    return Private(model, ready(model, plan), ledger, preflight, seed, audit)
 
 
 @dataclass
@@ -59,7 +61,13 @@ class Private(Handle):
     """What `attach` returns. One object owns the current logical batch; nothing of it is on the model."""
 
     def __init__(
-        self, model: nn.Module, plan: Plan, ledger: str | Path | Ledger | None, preflight: bool, seed: int | None
+        self,
+        model: nn.Module,
+        plan: Plan,
+        ledger: str | Path | Ledger | None,
+        preflight: bool,
+        seed: int | None,
+        audit: Mapping[str, Any] | None = None,
     ) -> None:
         self._model = model
         self._parameters = trainable(model)
@@ -68,7 +76,8 @@ class Private(Handle):
         if size > 1:
             count = max(1, round(plan.sampling.batch_size / size))
             self._slots = Slots(self._parameters, count, size)
-        super().__init__(Aggregate(self._parameters, plan, ledger, count=count, probe=preflight, seed=seed))
+        aggregate = Aggregate(self._parameters, plan, ledger, count=count, probe=preflight, seed=seed, audit=audit)
+        super().__init__(aggregate)
         self._engine = Engine(model)
         self._gate: Any = None
         try:

@@ -7,6 +7,9 @@
     checkpoint          model, optimizer and private state, replaced every so often
     model.safetensors   the trained model
     guarantee.json, guarantee.txt
+    audit.toml          what an audit within the run tests, declared before the first release
+    coins               its coins and scores, the owner's secret, until the audit is done
+    audit.json          what attacks measured
     end.json            that it has finished, and how
 
 Each file appears whole or not at all. A run that was killed at any moment is continued by `resume`; one that has
@@ -20,7 +23,8 @@ import math
 import os
 import re
 import secrets
-from collections.abc import Callable, Generator
+import tomllib
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -37,16 +41,19 @@ from torch import nn
 from discreet import config as configuration
 from discreet import federated
 from discreet.accounting.guarantee import Guarantee
+from discreet.audit.one_run import check_level
+from discreet.audit.witness import Declared, Witness, declare
 from discreet.augmentation import Images
 from discreet.config import EXAMPLES, Config, FederatedSection
 from discreet.data import Data, load
+from discreet.description import to_toml
 from discreet.errors import ConfigError, PrivacyError, positive, whole
 from discreet.federated import Local, Users
 from discreet.ledger import Ledger, sync_folder
 from discreet.loading import as_tensors, length_of
 from discreet.models import build
 from discreet.plan import Plan
-from discreet.training import OPTIMIZERS, Fitted, Record, fit
+from discreet.training import OPTIMIZERS, Fitted, Record, fit, loss_for
 from discreet.verification import verify
 
 
@@ -73,6 +80,7 @@ class Outcome:
     lost: int
     anchor: str
     already: bool = False  # it had finished before
+    audit: Mapping[str, Any] | None = None  # what canaries in it showed
 
 
 def train(config: Config, folder: str | Path, watch: Watch | None = None) -> Outcome:
@@ -108,6 +116,7 @@ def resume(folder: str | Path, watch: Watch | None = None) -> Outcome:
     config = configuration.load(folder / "config.toml")
     finished = read_end(folder)
     if finished is not None:
+        (folder / COINS).unlink(missing_ok=True)  # a crash may have come between the end and this
         return finished
     check(config)
     with _held(folder):
@@ -145,7 +154,8 @@ def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
     _try(model, data, changes)
     users = None if config.federated is None else users_of(config.federated, data, config.run.seed)
     plan = _plan(config, folder, length_of(data.train) if users is None else len(users), model, watch)
-    optimizer = make_optimizer(config, model)
+    optimizer = make_optimizer(config.beside_canaries(length_of(data.train)), model)
+    witness = _witness(config, folder, model, data, plan)
     board = _Board(folder / "tensorboard") if config.run.tensorboard else None
     _mend_records(folder)
 
@@ -184,25 +194,46 @@ def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
     }
     if users is None or config.federated is None:
         copies, chunk = config.augmentation.copies, config.run.chunk
-        fitted = fit(model, data.train, plan, augment=changes, copies=copies, chunk=chunk, **course)
+        fitted = fit(model, data.train, plan, augment=changes, copies=copies, chunk=chunk, audit=witness, **course)
     else:
         fitted = federated.fit(model, users, plan, **federated_settings(config.federated, users, plan), **course)
     if board is not None:
         board.close()
-    return _conclude(fitted, folder)
+    return _conclude(fitted, folder, witness)
 
 
-def _conclude(fitted: Fitted, folder: Path) -> Outcome:
+def _witness(config: Config, folder: Path, model: nn.Module, data: Data, plan: Plan) -> Witness | None:
+    """The audit within a run, as it was declared in its folder, or as it is declared there now."""
+    section, path = config.audit, folder / "audit.toml"
+    if section.canaries == 0:
+        return None
+    if path.is_file():
+        try:
+            declared = Declared.from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+    else:
+        declared = declare(model, plan, section.canaries, level=section.level, score=section.score)
+        write(path, to_toml(declared.to_dict()))
+    return Witness(model, plan, declared, loss_for(data.train), secret=folder / COINS)
+
+
+def _conclude(fitted: Fitted, folder: Path, witness: Witness | None) -> Outcome:
     """Write what a run leaves behind; the file that says it has finished comes last."""
-    proven = fitted.guarantee
+    proven, audit = fitted.guarantee, None
     write(folder / "guarantee.json", proven.to_json())
     write(folder / "guarantee.txt", f"{proven}\n")
     if fitted.finished:
         weights = {n: t.detach().cpu().clone().contiguous() for n, t in fitted.model.state_dict().items()}
         _replace(folder / "model.safetensors", lambda path: save_file(weights, path))
+        if witness is not None:
+            audit = {"audited": "run"} | witness.figures(proven)
+            write(folder / "audit.json", json.dumps(audit))
         end = {"accuracy": fitted.accuracy, "lost": fitted.lost, "anchor": fitted.anchor}
         write(folder / "end.json", json.dumps(end))
-    return Outcome(folder, proven, fitted.accuracy, fitted.finished, fitted.lost, fitted.anchor)
+        if witness is not None:
+            witness.forget_secret()
+    return Outcome(folder, proven, fitted.accuracy, fitted.finished, fitted.lost, fitted.anchor, audit=audit)
 
 
 def check(config: Config) -> None:
@@ -225,6 +256,8 @@ def check(config: Config) -> None:
             f"[augmentation] copies is {config.augmentation.copies}, but nothing changes them: they would all be the "
             "same; say flip or shift."
         )
+    if config.audit.canaries:
+        _check_audit(config)
     if run.ledger is None and (run.dataset, run.dataset_epsilon, run.dataset_delta) != (None, None, None):
         raise ConfigError("[run] dataset and its cap are of a data set's ledger; say ledger = ... where it is.")
     _ledger(config, Path())
@@ -240,6 +273,21 @@ def check(config: Config) -> None:
     make_schedule(config, make_optimizer(config, made_up), 1)
     if run.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError("[run] tensorboard needs a package: pip install 'discreet[tensorboard]'.")
+
+
+def _check_audit(config: Config) -> None:
+    """Refuse canaries where they are nothing like the units that are protected."""
+    check_level(config.audit.level)
+    whole("[audit] canaries", config.audit.canaries, least=2, most=10**6)
+    if config.federated is not None:
+        raise ConfigError(
+            "[audit] canaries are rows, and a federated run protects users; leave [audit] out, or train centrally."
+        )
+    if config.augmentation != configuration.AugmentationSection():
+        raise ConfigError(
+            "[audit] canaries have no changed copies: their gradients would not go the way of everybody's. Leave "
+            "[augmentation] or [audit] out."
+        )
 
 
 def _check_federated(config: Config, section: FederatedSection) -> None:
@@ -466,6 +514,7 @@ def _settled(config: Config) -> Config:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
+COINS = "coins"  # of the canaries, until their audit is done
 _BEGUN = ".begun"  # that a step was released, wherever it was counted
 _FILES = ("config.toml", "plan.toml", "ledger.jsonl", "metrics.jsonl", "checkpoint", "model.safetensors")
 _SCRATCH = re.compile(r"\..+\.[0-9a-f]{8}")
@@ -499,7 +548,7 @@ def _unmake(folder: Path) -> None:
         return
     if any((folder / name).exists() for name in ("checkpoint", "metrics.jsonl", _BEGUN)):
         return
-    for name in (*_FILES, "ledger.jsonl.lock", _LOCK):
+    for name in (*_FILES, "audit.toml", COINS, "ledger.jsonl.lock", _LOCK):
         (folder / name).unlink(missing_ok=True)
 
 

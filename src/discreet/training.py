@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -35,6 +35,22 @@ OPTIMIZERS: dict[str, Any] = {
     "rmsprop": torch.optim.RMSprop,
     "adagrad": torch.optim.Adagrad,
 }
+
+
+class Auditor(Protocol):
+    """Who has rows of its own in a run and takes note of its releases; see discreet.audit.witness."""
+
+    @property
+    def declared(self) -> Any: ...
+    @property
+    def count(self) -> int: ...
+    @property
+    def at_most(self) -> int: ...
+    def join(self, data: Rows, released: int) -> Any: ...
+    def losses(self, inputs: Tensor, targets: Tensor, who: Tensor, losses: Tensor) -> Tensor: ...
+    def forget(self) -> None: ...
+    def released(self, step: int) -> None: ...
+    def save(self) -> None: ...
 
 
 @dataclass
@@ -77,6 +93,7 @@ def fit(
     on_step: Callable[[int], None] = lambda step: None,
     on_record: Callable[[Record], None] = lambda record: None,
     stop: Callable[[], bool] = lambda: False,
+    audit: Auditor | None = None,
 ) -> Fitted:
     """Train a model by a plan, to the end of its steps; the model itself ends up trained.
 
@@ -92,7 +109,8 @@ def fit(
       averaged before they are bounded;
     - `evaluate_every`: epochs between evaluations, each a record: step, epoch, epsilon so far, seconds, accuracy;
       `evaluate_rows` are evaluated at a time;
-    - `stop()` is asked after every release.
+    - `stop()` is asked after every release;
+    - `audit` puts canaries beside the data, for which the plan must have room (discreet.audit.witness).
 
     What is wrong with the arguments is said before anything is counted.
     """
@@ -101,7 +119,9 @@ def fit(
         raise ConfigError(f"copies is {copies}, but nothing changes them: they would all be the same; give augment=.")
     if chunk is not None:
         whole("chunk", chunk, least=1)
-    length = length_of(data)
+    if audit is not None and augment is not None:
+        raise ConfigError("a canary's gradient is no changed copy's; audit a run without augment=.")
+    length = length_of(data) + (0 if audit is None else audit.count)
     if isinstance(plan, Plan):
         plan.sampling.check_length(length)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5) if optimizer is None else optimizer
@@ -121,10 +141,12 @@ def fit(
         on_step=on_step,
         on_record=on_record,
         stop=stop,
+        on_save=(lambda: None) if audit is None else audit.save,
     )
     if copies > 1 and plan.mechanism.bound.needs == "outputs":
         raise ConfigError(f"{type(plan.mechanism.bound).__name__} sees each example once; leave copies at 1.")
-    private = attach(model, plan, ledger, preflight=preflight)
+    declared = None if audit is None else audit.declared.to_dict()
+    private = attach(model, plan, ledger, preflight=preflight, audit=declared)
     try:
         private._own_loop = course.begin(private, own=loss is None and (augment is None or type(augment) is Images))
         device = next(model.parameters()).device
@@ -134,18 +156,28 @@ def fit(
             or course.chunk
             or chunk_that_fits(model, torch.as_tensor(_first(data)[0]), copies, plan.sampling.batch_size)
         )
+        rows: Any = data
+        if audit is not None:
+            rows, at_most = audit.join(data, private.released), min(at_most, audit.at_most)
         stopped = False
         while private.remaining and not stopped:
-            for inputs, targets in private.batches(data, at_most=at_most):
+            for inputs, targets, *who in private.batches(rows, at_most=at_most):
                 try:
                     x, y = inputs.to(device), targets.to(device)
-                    complete = private.backward(losses(x, y))
+                    found = losses(x, y)
+                    if audit is not None:
+                        found = audit.losses(x, y, who[0].to(device), found)
+                    complete = private.backward(found)
                 except (RuntimeError, MemoryError) as error:
                     if not ran_out(error) or at_most == 1:
                         raise
                     at_most = course.chunk = max(1, min(at_most, len(inputs)) // 2)
+                    if audit is not None:
+                        audit.forget()
                     break  # the same batch is taken again in smaller pieces: nothing of it was released
                 if complete:
+                    if audit is not None:
+                        audit.released(private.released - 1)
                     stopped = course.released()
                     if stopped:
                         break
@@ -315,6 +347,7 @@ class Course:
         on_step: Callable[[int], None],
         on_record: Callable[[Record], None],
         stop: Callable[[], bool],
+        on_save: Callable[[], None] = lambda: None,
     ) -> None:
         positive("evaluate_every", evaluate_every)
         whole("evaluate_rows", evaluate_rows, least=1)
@@ -336,6 +369,7 @@ class Course:
         self._test, self._evaluate_every, self._rows = test, evaluate_every, evaluate_rows
         self._path, self._every = None if checkpoint is None else Path(checkpoint), checkpoint_every
         self._on_begin, self._on_step, self._on_record, self._stop = on_begin, on_step, on_record, stop
+        self._on_save = on_save
         self.records: list[Record] = []
         self.lost = 0
         self.chunk: int | None = None  # rows that fit into memory, once more did not
@@ -441,6 +475,8 @@ class Course:
         }
 
     def _save(self) -> None:
+        self._on_save()
+        self._saved = time.monotonic()
         if self._path is None:
             return
         extra = {

@@ -22,6 +22,7 @@ class VerifiedRun:
     recovered: int
     guarantee: Guarantee
     follows_from_its_plan: bool
+    audit: Mapping[str, Any] | None = None  # what was declared to be tested, before the first release
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class Verified:
             parts.append(f"Run {run.run}: {run.released:,} of {run.planned:,} steps released. {run.guarantee}")
             if not run.follows_from_its_plan:
                 parts.append("(The cost of a step was read from the ledger: a stage of the plan is not known here.)")
+            if run.audit is not None:
+                parts.append(_in_words(run.audit))
         if self.queries:
             parts.append(f"Also asked of the data: {', '.join(self.queries)}.")
         if self.total is not None:
@@ -149,6 +152,17 @@ def _run(name: str, run: Run, content: Content, torn: bool, stages: Sequence[typ
         recovered,
         replace(proven, released=run.released),
         plan_made is not None,
+        opening.get("audit"),
+    )
+
+
+def _in_words(audit: Mapping[str, Any]) -> str:
+    """What was declared to be tested."""
+    told = {name: audit.get(name, "?") for name in ("canaries", "guesses_in", "guesses_out", "score", "level")}
+    return (
+        f"Declared before its first release: {told['canaries']} of the rows that are counted are canaries, made up and "
+        f"in or out by secret coins, of which {told['guesses_in']} will be guessed in and {told['guesses_out']} out by "
+        f"their {told['score']}, tested at level {told['level']}."
     )
 
 

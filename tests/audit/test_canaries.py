@@ -29,7 +29,7 @@ from discreet import (
 )
 from discreet.audit.canaries import (
     Examples,
-    _Filter,
+    Filter,
     audit_run,
     directions,
     for_canaries,
@@ -125,7 +125,7 @@ def test_the_likelihood_knows_how_far_a_canary_moves_each_block(bound, allocatio
     model = network()
     noisy = plan(1.7, bound=bound, allocation=allocation)
     made = directions(model, noisy, M)
-    made_filter = _Filter.of(noisy, made)
+    made_filter = Filter.of(noisy, made)
     private = attach(model, plan(bound=bound), preflight=False)
     rows = *made.rows(data()), torch.arange(M)
     for _, _, who in private.batches(rows):

@@ -10,6 +10,9 @@ An audit that rejects a claim disproves it, at a stated level; one that does not
     exposure.py     how much a secret sequence stands out for a model that was shown it
     canaries.py     made-up units in a real run: examples, and chosen directions of the gradient; the audit of a run
     game.py         the many games, on an attached model
+    witness.py      canaries within a run of discreet.fit: declared first, scored on the way, kept over a crash
+    finished.py     the audit of a finished run, from its folder
+    showing.py      what was measured, for a terminal
 
-Only the last two import torch.
+From canaries.py on they import torch, but for showing.py.
 """

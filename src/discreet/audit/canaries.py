@@ -218,13 +218,13 @@ def audit_run(
 
     The model ends up trained on canaries too: audit a copy of the one that is to be used.
     """
-    filter_ = _Filter.of(plan, canaries) if isinstance(canaries, Directions) else None
-    score = _checked_score(score, canaries, filter_)
-    counts = _rehearsed_counts(plan, canaries, filter_, level) if guesses is None else guesses
+    filter_ = Filter.of(plan, canaries) if isinstance(canaries, Directions) else None
+    score = checked_score(score, canaries, filter_)
+    counts = rehearsed_counts(plan, canaries, filter_, level) if guesses is None else guesses
     guess(np.zeros(canaries.count), *counts)  # say what is wrong with them before anything is trained
     root = Root(seed)
     coins = root.stream("canaries", 0).bernoulli(canaries.count, Fraction(1, 2))
-    rows = _with_canaries(data, canaries, coins, kept=getattr(plan.sampling, "examples", None) is not None)
+    rows = with_canaries(data, canaries, coins, kept=getattr(plan.sampling, "examples", None) is not None)
     chosen = loss or loss_for(data)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5) if optimizer is None else optimizer
     watch = _Watch(model, data, plan, canaries, score, chosen, filter_, chunk)
@@ -236,7 +236,7 @@ def audit_run(
             losses = chosen(model(inputs.to(device)), targets.to(device))
             if isinstance(canaries, Directions):
                 losses = torch.where(who >= 0, canaries.losses(model, who).to(losses.dtype), losses)
-            if private.backward(torch.where(who == _EXCLUDED, torch.nan, losses)):
+            if private.backward(torch.where(who == EXCLUDED, torch.nan, losses)):
                 watch.released(private.released - 1)
                 optimizer.step()
                 on_step(private.released)
@@ -249,20 +249,20 @@ def audit_run(
     return AuditedRun(result, guarantee, scores, coins, counts)
 
 
-_DATA, _EXCLUDED = -1, -2  # what stands in place of a canary's number
+DATA, EXCLUDED = -1, -2  # what stands in place of a canary's number
 
 
-def _with_canaries(data: Rows, canaries: Examples | Directions, coins: Coins, *, kept: bool) -> Any:
+def with_canaries(data: Rows, canaries: Examples | Directions, coins: Coins, *, kept: bool) -> Any:
     """The data and the canaries, each row with its canary's number; excluded ones `kept` as empty rows, or left out."""
     numbers = torch.arange(canaries.count)
     included = torch.from_numpy(coins)
     if kept:
-        numbers = torch.where(included, numbers, _EXCLUDED)
+        numbers = torch.where(included, numbers, EXCLUDED)
         chosen = torch.arange(canaries.count)
     else:
         numbers = chosen = numbers[included]
     inputs, targets = (t[chosen] for t in canaries.rows(data))
-    own = torch.full((length_of(data),), _DATA)
+    own = torch.full((length_of(data),), DATA)
     if isinstance(data, tuple):
         return (
             torch.cat((data[0], inputs.to(data[0]))),
@@ -284,13 +284,13 @@ class _Joined(Dataset[Any]):
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
         if index < self._length:
             inputs, targets = self._data[index]
-            return torch.as_tensor(inputs), torch.as_tensor(targets), torch.tensor(_DATA)
+            return torch.as_tensor(inputs), torch.as_tensor(targets), torch.tensor(DATA)
         inputs, targets, number = (t[index - self._length] for t in self._rows)
         return inputs, targets, number
 
 
 @dataclass(frozen=True, eq=False)
-class _Filter:
+class Filter:
     """How a canary shows best in a release with Gaussian noise: its share of each block, by that block's noise.
 
     Canary i moves block l by C_l u_il, which has noise s_l. With mu_i^2 = sum of C_l^2 / s_l^2 over its blocks,
@@ -303,7 +303,7 @@ class _Filter:
     rate: float
 
     @classmethod
-    def of(cls, plan: Plan, canaries: Directions) -> "_Filter | None":
+    def of(cls, plan: Plan, canaries: Directions) -> "Filter | None":
         """None where a release is something else than the bounded sum of a Poisson sample and Gaussian noise."""
         mechanism, layout = plan.mechanism, canaries.layout
         plain = mechanism.bound.needs == "norms" and not hasattr(mechanism.bound, "ask") and mechanism.microbatch == 1
@@ -332,7 +332,8 @@ class _Filter:
         return log_likelihood(seen / noise, self.rate, self.mu / noise)
 
 
-def _checked_score(score: Score | None, canaries: Examples | Directions, filter_: "_Filter | None") -> Score:
+def checked_score(score: Score | None, canaries: Examples | Directions, filter_: "Filter | None") -> Score:
+    """The score, or the first that these canaries and the plan allow; a ConfigError if it is none of them."""
     fitting: tuple[Score, ...] = ("loss",)
     if isinstance(canaries, Directions):
         fitting = ("sum", "parameters") if filter_ is None else ("likelihood", "sum", "parameters")
@@ -344,7 +345,7 @@ def _checked_score(score: Score | None, canaries: Examples | Directions, filter_
     return score
 
 
-def _rehearsed_counts(plan: Plan, canaries: Examples | Directions, filter_: "_Filter | None", level: float) -> Counts:
+def rehearsed_counts(plan: Plan, canaries: Examples | Directions, filter_: "Filter | None", level: float) -> Counts:
     """Numbers of guesses from the plan alone."""
     if filter_ is None or plan.steps == 0:
         return max(1, canaries.count // 20), max(1, canaries.count // 20)
@@ -352,10 +353,15 @@ def _rehearsed_counts(plan: Plan, canaries: Examples | Directions, filter_: "_Fi
     return counts_for(canaries.count, scores, coins, plan.delta, level)
 
 
-def _gradient(model: nn.Module) -> Tensor:
+def gradient_of(model: nn.Module) -> Tensor:
     """What was released, all parameters side by side."""
     gradients = [p.grad for p in trainable(model).values() if p.grad is not None]
     return torch.cat([g.detach().double().flatten().cpu() for g in gradients])
+
+
+def parameters_of(model: nn.Module) -> Tensor:
+    """All that is trained, side by side."""
+    return torch.cat([p.detach().double().flatten().cpu() for p in trainable(model).values()])
 
 
 class _Known:
@@ -390,7 +396,7 @@ class _Known:
         while not complete:
             inputs, targets = next(self._batches)
             complete = self._private.backward(self._loss(self._twin(inputs.to(device)), targets.to(device)))
-        return self._rate * _gradient(self._twin)
+        return self._rate * gradient_of(self._twin)
 
 
 class _Watch:
@@ -404,7 +410,7 @@ class _Watch:
         canaries: Examples | Directions,
         score: Score,
         loss: Loss,
-        filter_: "_Filter | None",
+        filter_: "Filter | None",
         chunk: int | None,
     ) -> None:
         self._model, self._plan, self._canaries, self._score, self._loss = model, plan, canaries, score, loss
@@ -416,7 +422,7 @@ class _Watch:
     def _now(self) -> Tensor:
         """What the black-box scores compare: parameters, or losses."""
         if self._score == "parameters":
-            return torch.cat([p.detach().double().flatten().cpu() for p in trainable(self._model).values()])
+            return parameters_of(self._model)
         return self._losses() if self._score == "loss" else torch.zeros(())
 
     @torch.no_grad()
@@ -435,7 +441,7 @@ class _Watch:
         if self._score not in ("likelihood", "sum"):
             return
         assert isinstance(self._canaries, Directions)
-        total = _gradient(self._model) * self._plan.sampling.batch_size
+        total = gradient_of(self._model) * self._plan.sampling.batch_size
         if self._score == "sum":
             self._scores += self._canaries.along(total).numpy()
         else:

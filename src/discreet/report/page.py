@@ -212,7 +212,8 @@ def _attacker(guarantee: Guarantee, record: Record | None, drawn: Sequence[Chart
     measured = ""
     if audit is not None and audit.epsilon_lower_bound is not None:
         least = math.floor(audit.epsilon_lower_bound * 1000) / 1000
-        measured = f"Attacks on this run showed that ε is at least {least:g}: a lower bound, as measured."
+        whose = "this run's code and plan, on made-up data," if audit.pipeline else "this run"
+        measured = f"Attacks on {whose} showed that ε is at least {least:g}: a lower bound, as measured."
     rows = [(what, _at_most(share)) for what, share in guarantee.attacker().items()]
     return _section(
         "What an attacker could do",

@@ -49,6 +49,8 @@ class Audit:
 
     points: tuple[AuditPoint, ...] = ()
     epsilon_lower_bound: float | None = None
+    pipeline: bool = False  # whether the bound is of the same plan and code on made-up data, and not of this model
+    refuted: bool = False  # whether what is proven was rejected, at the audit's level
 
 
 @dataclass(frozen=True)
@@ -120,6 +122,8 @@ def read(folder: str | Path, stages: Sequence[type[Any]] = ()) -> Record:
     else:
         own = next((found for found in verified.runs if found.run == opening.get("run")), None)
         doubts += _contradictions(own, plan, guarantee, measures)
+    if audit is not None and audit.refuted:
+        doubts.append("An audit contradicts what is proven, at its stated level: the proof or the code is wrong.")
     if audit is not None and (audit.epsilon_lower_bound or 0.0) > guarantee.epsilon:
         doubts.append(
             f"An attack measured an ε of at least {audit.epsilon_lower_bound:.4g}, more than the "
@@ -267,7 +271,9 @@ def _audit(text: str) -> Audit:
         raise ConfigError("an audit is a list of points and of a lower bound, each a table of figures.")
     points = [_point(v) for v in values if "false_positives" in v or "true_positives" in v]
     bounds = [_figure("epsilon_lower_bound", v.get("epsilon_lower_bound")) for v in values]
-    return Audit(tuple(points), max((b for b in bounds if b is not None), default=None))
+    pipeline = any(v.get("audited") == "pipeline" for v in values)
+    refuted = any(v.get("refuted") is True for v in values)
+    return Audit(tuple(points), max((b for b in bounds if b is not None), default=None), pipeline, refuted)
 
 
 def _point(values: Mapping[str, Any]) -> AuditPoint:

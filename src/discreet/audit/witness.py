@@ -1,0 +1,304 @@
+"""An audit within a training run: canaries beside its data by secret coins, and what the releases say of them.
+
+What is tested is declared before the first release: how many canaries, how many guesses of each kind, by which score,
+at which level. The coins are tossed once, and are on disk, for the owner alone, until the audit is done: a run that was
+killed keeps them. Where they are lost, the run goes on with every canary out, and the audit is declared lost.
+"""
+
+import copy
+import math
+import os
+import secrets
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from discreet.accounting.guarantee import Guarantee
+from discreet.audit import curves
+from discreet.audit.canaries import (
+    DATA,
+    EXCLUDED,
+    AuditedRun,
+    Directions,
+    Filter,
+    Score,
+    checked_score,
+    directions,
+    gradient_of,
+    parameters_of,
+    rehearsed_counts,
+    with_canaries,
+)
+from discreet.audit.guessing import count_correct, guess
+from discreet.audit.one_run import OneRun, check_level
+from discreet.errors import ConfigError, whole
+from discreet.noise import Gaussian
+from discreet.noise.source import Root
+from discreet.plan import Plan
+from discreet.private import attach
+from discreet.sampling import Poisson
+from discreet.training import Loss, Rows
+
+ATTACKERS: dict[str, str] = {
+    "likelihood": "sees every released gradient, and knows all data and who was drawn, but for the canaries",
+    "sum": "sees every released gradient",
+    "parameters": "sees the first and the last model",
+}
+
+
+@dataclass(frozen=True)
+class Declared:
+    """What an audit is, said before its run: so many canaries, so many guessed in and out, by a score, at a level.
+
+    `seed` is of the canaries' directions, which are public.
+    """
+
+    canaries: int
+    guesses_in: int
+    guesses_out: int
+    level: float
+    score: Score
+    seed: int = 0
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Declared":
+        """The same again; anything unknown or missing is a ConfigError."""
+        try:
+            return cls(**values)
+        except TypeError as error:
+            raise ConfigError(f"an audit's declaration cannot be read: {error}") from error
+
+
+def declare(
+    model: nn.Module, plan: Plan, canaries: int, *, level: float = 0.05, score: Score | None = None, seed: int = 0
+) -> Declared:
+    """Fix an audit from the model and the plan alone; a ConfigError says why a plan cannot be audited so."""
+    whole("[audit] canaries", canaries, least=2)
+    check_level(level)
+    bound = plan.mechanism.bound
+    if bound.needs == "outputs":
+        raise ConfigError(
+            f"{type(bound).__name__} bounds what goes through the network, and a gradient canary does not: its run "
+            "cannot be audited so. Leave [audit] out, or clip gradients."
+        )
+    made = directions(model, plan, canaries, seed=seed)
+    found = Filter.of(plan, made)
+    counts = rehearsed_counts(plan, made, found, level)
+    return Declared(canaries, *counts, level, checked_score(score, made, found), seed)
+
+
+def verdicts(run: OneRun, guarantee: Guarantee) -> dict[str, Any]:
+    """Which of what is said of a run its audit rejects: the proven epsilon, its whole curve, and each claim.
+
+    What is proven is `refuted` if either of the first two is rejected. Where it is true, each is rejected with a chance
+    of at most the level, so one of the two with at most twice that.
+    """
+    curve = math.isfinite(guarantee.epsilon) and curves.rejects(
+        guarantee.tradeoff(), run.canaries, run.guesses, run.correct, run.level
+    )
+    claims = []
+    for claim in guarantee.claims:
+        tested = replace(run, epsilon=claim.epsilon)
+        claims.append(
+            {
+                "source": claim.source,
+                "epsilon": "inf" if math.isinf(claim.epsilon) else claim.epsilon,
+                "p_value": tested.p_value,
+                "refuted": tested.disproves,
+            }
+        )
+    return {"curve_refuted": curve, "refuted": curve or run.disproves, "claims": claims}
+
+
+class Witness:
+    """Canaries in a run of `discreet.fit(..., audit=witness)`, and what an attacker keeps of its releases.
+
+    `secret` is the file that coins and scores are kept in while the run goes on. Scores by likelihood are computed with
+    the data themselves, so that file is as private as the data; `forget_secret` takes it away.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        plan: Plan,
+        declared: Declared,
+        loss: Loss,
+        *,
+        secret: str | Path | None = None,
+        seed: int | None = None,
+    ) -> None:
+        self.declared, self.lost = declared, ""
+        self._model, self._plan = model, plan
+        self._canaries: Directions = directions(model, plan, declared.canaries, seed=declared.seed)
+        self._filter = Filter.of(plan, self._canaries)
+        checked_score(declared.score, self._canaries, self._filter)
+        self._others = _Others(model, plan, loss) if declared.score == "likelihood" else None
+        self._path, self._seed = None if secret is None else Path(secret), seed
+        self._coins = np.zeros(declared.canaries, np.bool_)
+        self._scores = np.zeros(declared.canaries)
+        self._first = parameters_of(model) if declared.score == "parameters" else torch.zeros(1).double()
+        self._rows: list[tuple[Tensor, Tensor]] = []
+
+    @property
+    def count(self) -> int:
+        """How many rows there are beside the data."""
+        return self.declared.canaries
+
+    @property
+    def at_most(self) -> int:
+        """How many rows at a time leave room for their directions."""
+        return max(1, 2**26 // sum(self._canaries.layout.sizes))
+
+    def join(self, data: Rows, released: int) -> Any:
+        """The data with the canaries behind them, each row with its number; the coins are tossed, or are as they were.
+
+        `released` says how many releases there have been: coins are tossed before the first one, and never again.
+        """
+        if self._path is not None and self._path.is_file():
+            self._read()
+        elif released == 0:
+            coins = Root(self._seed).stream("canaries", 0).bernoulli(self.count, Fraction(1, 2))
+            self._coins = np.asarray(coins, np.bool_)
+            self.save()
+        else:
+            self._lose(f"{released:,} steps were released, and the coins of their canaries are gone")
+        kept = getattr(self._plan.sampling, "examples", None) is not None
+        return with_canaries(data, self._canaries, self._coins, kept=kept)
+
+    def losses(self, inputs: Tensor, targets: Tensor, who: Tensor, losses: Tensor) -> Tensor:
+        """Each row's own loss, that of a canary its direction's; nothing of those that are out."""
+        if self._others is not None and not self.lost:
+            own = who == DATA
+            self._rows.append((inputs[own], targets[own]))
+        losses = torch.where(who >= 0, self._canaries.losses(self._model, who).to(losses.dtype), losses)
+        return torch.where(who == EXCLUDED, torch.nan, losses)
+
+    def forget(self) -> None:
+        """The batch was given up, and will be taken again."""
+        self._rows.clear()
+
+    def released(self, step: int) -> None:
+        """A gradient was released: take note of it."""
+        rows, self._rows = self._rows, []
+        if self.lost or self.declared.score == "parameters":
+            return
+        total = gradient_of(self._model) * self._plan.sampling.batch_size
+        if self._others is None:
+            self._scores += self._canaries.along(total).numpy()
+            return
+        assert self._filter is not None
+        self._scores += self._filter.score(total - self._others.sum(rows), self._plan.noise_factor(step))
+
+    def result(self, guarantee: Guarantee) -> AuditedRun | None:
+        """What the run gave away of the coins, beside what is proven of it; None where the audit was lost."""
+        if self.lost:
+            return None
+        declared, scores = self.declared, self._scores
+        if declared.score == "parameters":
+            moved = self._canaries.along(self._first - parameters_of(self._model))
+            scores = moved.nan_to_num(-1e300, 1e300, -1e300).numpy()
+        counts = declared.guesses_in, declared.guesses_out
+        right = count_correct(guess(scores, *counts), self._coins)
+        result = OneRun(self.count, sum(counts), right, guarantee.epsilon, guarantee.delta, declared.level)
+        return AuditedRun(result, guarantee, scores, self._coins, counts)
+
+    def figures(self, guarantee: Guarantee) -> dict[str, Any]:
+        """The audit as plain values, for a run folder's audit.json: counts and bounds, nothing of who was in."""
+        declared = self.declared
+        told = {
+            "kind": "gradient canaries in one run",
+            "score": declared.score,
+            "attacker": ATTACKERS[declared.score],
+            "guesses_in": declared.guesses_in,
+            "guesses_out": declared.guesses_out,
+            "covered": declared.score != "likelihood",
+        }
+        found = self.result(guarantee)
+        if found is None:
+            return told | {"canaries": declared.canaries, "level": declared.level, "lost": self.lost, "refuted": False}
+        return told | found.to_dict() | verdicts(found.result, guarantee)
+
+    # --- what a crash must not take ------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Keep coins and scores, in one move, where only the owner reads them."""
+        if self._path is None or self.lost:
+            return
+        state = {
+            "coins": torch.from_numpy(self._coins.astype(np.uint8)),
+            "scores": torch.from_numpy(self._scores.copy()),
+            "first": self._first,
+        }
+        scratch = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
+        try:
+            scratch.touch(mode=0o600)
+            save_file(state, scratch)
+            scratch.chmod(0o600)
+            with scratch.open("rb") as file:
+                os.fsync(file.fileno())
+            scratch.replace(self._path)
+        except (OSError, SafetensorError) as error:
+            raise ConfigError(f"the audit's coins cannot be written to {self._path}: {error}") from error
+        finally:
+            scratch.unlink(missing_ok=True)
+
+    def forget_secret(self) -> None:
+        """Take coins and scores from the disk: the audit is done."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+
+    def _read(self) -> None:
+        assert self._path is not None
+        try:
+            state = load_file(self._path)
+            coins, scores, first = state["coins"].numpy(), state["scores"].numpy(), state["first"]
+        except (OSError, SafetensorError, KeyError, ValueError) as error:
+            self._lose(f"the coins cannot be read: {error}")
+            return
+        if coins.shape != self._coins.shape or scores.shape != self._scores.shape or first.shape != self._first.shape:
+            self._lose("the coins are those of other canaries")
+            return
+        self._coins, self._scores, self._first = coins.astype(np.bool_), scores.copy(), first
+
+    def _lose(self, why: str) -> None:
+        self.lost = why
+        self._coins = np.zeros(self.count, np.bool_)
+
+
+class _Others:
+    """What the data's own rows of a batch add to its release: their bounded sum without noise, by a twin of the model.
+
+    A canary takes part by a coin of its own, whoever else does (Poisson), so what is proven holds against an attacker
+    who is told that sum: it is another's contribution, as the definition of privacy grants it.
+    """
+
+    def __init__(self, model: nn.Module, plan: Plan, loss: Loss) -> None:
+        self._model, self._twin, self._loss = model, copy.deepcopy(model), loss
+        mechanism = replace(plan.mechanism, noise=Gaussian(0.0), allocation="joint", hardening="idealised")
+        everybody = Poisson(rate=1.0, batch_size=1)
+        plain = replace(plan, sampling=everybody, mechanism=mechanism, epsilon=None, tuning=None, noise_schedule=())
+        self._private = attach(self._twin, plain, preflight=False)
+
+    def sum(self, rows: list[tuple[Tensor, Tensor]]) -> Tensor:
+        """At the model's parameters now, in chunks of the sizes that they came in."""
+        largest = max((len(x) for x, _ in rows), default=0)
+        if largest == 0:
+            return torch.zeros(sum(p.numel() for p in self._twin.parameters() if p.requires_grad)).double()
+        with torch.no_grad():
+            for own, other in zip(self._twin.parameters(), self._model.parameters(), strict=True):
+                own.copy_(other)
+        data = tuple(torch.cat(pieces) for pieces in zip(*rows, strict=True))
+        for inputs, targets in self._private.batches(data, steps=1, at_most=largest):
+            self._private.backward(self._loss(self._twin(inputs), targets))
+        return gradient_of(self._twin)
