@@ -437,6 +437,9 @@ def audit(
     ] = None,
     level: Annotated[float, typer.Option(help="The chance that a test rejects what is true, at most.")] = 0.05,
     quick: Annotated[bool, typer.Option("--quick", help="Only attack the model: no new run with canaries.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(help="Write true against false positives to this file (.png, .svg, .pdf), log axes.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print figures as JSON.")] = False,
 ) -> None:
     """Attack a finished run, and measure epsilon from below, beside what is proven.
@@ -444,12 +447,17 @@ def audit(
     A run that was trained with --audit is tested again. Of any other the model is attacked as it is, and its code and
     plan by a new run with canaries on made-up data. Exits with 1 if what is proven is contradicted.
     """
+    from discreet import plots
     from discreet.audit import finished, showing
     from discreet.report import write as write_report
 
+    if plot is not None:
+        plots.check(plot)
     with _counting() as tell:
         found = finished.audit(run, canaries=canaries, level=level, quick=quick, tell=tell)
         write_report([run])
+    if plot is not None:
+        finished.plot(run, found, plot)
     if as_json:
         typer.echo(json.dumps(found, ensure_ascii=False))
     else:

@@ -1,6 +1,6 @@
 """Pictures, with matplotlib where it is installed."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -79,6 +79,25 @@ def patterns(path: Path, found: "Patterns") -> None:
     save(figure, path)
 
 
+def membership(path: Path, curve: Sequence[Sequence[float]], allowed: "Callable[[float], float] | None") -> None:
+    """Who was trained on, told by the loss: true against false positives on logarithmic axes, and what is allowed."""
+    figure, (ax,) = _figure(1, "membership by the loss")
+    grid = [10 ** (-4 + 4 * i / 100) for i in range(101)]
+    ax.plot(grid, grid, color=_PALE, linewidth=1.2, label="guessing")
+    if allowed is not None:
+        ax.plot(grid, [allowed(x) for x in grid], color=_INK, linewidth=0.9, linestyle=":", label="allowed")
+    points = [(x, y) for x, y in curve if x > 0 and y > 0]
+    ax.plot([x for x, _ in points], [y for _, y in points], color=_ACCENT, label="attack")
+    ax.set_xscale("log")
+    ax.set_yscale("log")
+    ax.set_xlim(1e-4, 1)
+    ax.set_ylim(1e-4, 1.05)
+    ax.set_xlabel("false positives")
+    ax.set_ylabel("true positives")
+    ax.legend(fontsize=8, frameon=False)
+    save(figure, path)
+
+
 def _pair(ax: Any, private: Sequence[tuple[float, float]], plain: Sequence[tuple[float, float]]) -> None:
     for points, colour, name in ((private, _ACCENT, "private"), (plain, _PLAIN, "without privacy")):
         ax.plot([x for x, _ in points], [y for _, y in points], "o-", markersize=3, color=colour, label=name)
@@ -115,5 +134,6 @@ def _figure(columns: int, title: str) -> tuple[Any, Any]:
     figure.suptitle(title, fontsize=11, color=_INK)
     for ax in axes:
         ax.grid(color=_PALE, linewidth=0.6)
+        ax.set_axisbelow(True)
         ax.spines[["top", "right"]].set_visible(False)
     return figure, axes

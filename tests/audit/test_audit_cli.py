@@ -203,7 +203,12 @@ def test_a_finished_run_is_attacked_and_its_pipeline_audited(table, tmp_path):
     assert (run / "ledger.jsonl").read_bytes() == before  # made-up data: nothing is spent
     page = (run / "report.html").read_text()
     assert "on made-up data" in page
-    said = " ".join(cli("audit", run, "--quick").split())
+    curve = told["membership"]["roc"]
+    assert curve[0][0] == 0.0
+    assert curve[-1] == [1.0, 1.0]
+    assert curve == sorted(curve)
+    said = " ".join(cli("audit", run, "--quick", "--plot", tmp_path / "roc.png").split())
+    assert (tmp_path / "roc.png").stat().st_size > 1000
     assert "not audited (--quick)" in said
     assert "area under the curve" in said
 

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet import config as configuration
-from discreet import runs
+from discreet import plots, runs
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import membership
 from discreet.audit.canaries import for_canaries
@@ -77,6 +77,17 @@ def audit(
         figures["points"] = points + figures.pop("canary_points", [])
     runs.write(place / "audit.json", json.dumps(figures))
     return figures
+
+
+def plot(folder: str | Path, figures: Figures, path: Path) -> None:
+    """The membership attack's curve on logarithmic axes, beside what the run's guarantee allows."""
+    curve = figures.get("membership", {}).get("roc")
+    if curve is None:
+        raise ConfigError(
+            "there is no membership attack to plot: the run has canaries of its own, or no held-out rows."
+        )
+    proven = Guarantee.from_json((Path(folder) / "guarantee.json").read_text(encoding="utf-8"))
+    plots.membership(path, curve, proven.tradeoff().power if math.isfinite(proven.epsilon) else None)
 
 
 # --- a run with canaries ---------------------------------------------------------------------------------------------
@@ -169,7 +180,16 @@ def _attacked(folder: Path, config: Config, proven: Guarantee, level: float) -> 
         }
         for p in found.points
     ]
+    values["roc"] = _thinned(*membership.roc(scores, members))
     return {"points": points, "membership": values}
+
+
+def _thinned(false_positives: np.ndarray, true_positives: np.ndarray, most: int = 200) -> list[list[float]]:
+    """So many points of a curve at most, evenly spread on a logarithmic axis."""
+    least = max(1e-9, float(false_positives[false_positives > 0].min(initial=1.0)))
+    wanted = np.searchsorted(false_positives, np.geomspace(least, 1.0, most), side="right") - 1
+    kept = np.unique(np.concatenate(([0], wanted.clip(0), [len(false_positives) - 1])))
+    return [[float(false_positives[i]), float(true_positives[i])] for i in kept]
 
 
 def _trained(folder: Path, config: Config, data: Data) -> nn.Module:
