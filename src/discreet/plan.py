@@ -251,7 +251,7 @@ def guarantee_of(plan: Plan, layout: Layout | None, phases: Sequence[Phase]) -> 
         Condition(f"each {who.unit}'s share of each sum was bounded before the noise was added", "proven"),
         *(Condition(text, "proven") for text in premises),
         *_ARITHMETIC[plan.mechanism.hardening],
-        Condition(f"random numbers that are drawn for a {who.unit} (dropout, changed copies) are secret", "assumed"),
+        Condition(f"random numbers that are drawn for each {who.unit} (dropout, changed copies) are secret", "assumed"),
         Condition("nothing but the released gradients, and what is computed from them, leaves the run", "assumed"),
         Condition(
             "figures of merit were computed on other data than the training examples, whom this does not protect",
