@@ -67,6 +67,17 @@ def test_users(tmp_path):
     assert json.loads((tmp_path / "check.json").read_text())["patterns"]["users"] == 30
 
 
+def test_at_full_size_the_number_of_patterns_is_swept():
+    arguments = [
+        "--shape", "1,4,4", "--classes", "3", "--users", "12", "--users-per-round", "6", "--rounds", "2", "--model",
+        "linear", "--noise", "2", "--runs", "1", "--full", "--tolerance", "1", "--json",
+    ]  # fmt: skip
+    result = invoke(*arguments)
+    assert result.exit_code == 0, result.output
+    points = [(p["where"], p["patterns"]) for p in json.loads(result.stdout)["patterns"]["points"] if p["private"]]
+    assert points == [("centralised", n) for n in (1, 2, 5, 10)] + [("distributed", n) for n in (10, 100)]
+
+
 def test_no_private_data_is_read(monkeypatch):
     monkeypatch.setattr("discreet.checks.running.load", lambda *a, **k: pytest.fail("data was read"))
     result = invoke("--data", "mnist", "--model", "linear", "--noise", "5", "--runs", "1", "--check-epochs", "1")

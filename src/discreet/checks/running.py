@@ -23,6 +23,7 @@ from discreet.runs import local_of, make_optimizer
 
 _EXAMPLES, _EPOCHS = 1_000, 20.0  # of a small check
 _USERS, _ROUNDS = 200, 100
+_MOST = 10  # records with a pattern that one user has
 _NOISE = 0.05, 8.0  # where the smallest that passes is looked for, in units of the sensitivity
 
 
@@ -43,8 +44,6 @@ class Asked:
     stand_in: str | None = None
     stand_in_folder: str | None = None
     plain_learning_rate: float | None = None
-    centralised: tuple[int, ...] = (10,)
-    distributed: tuple[int, ...] = (10, 1000)
     tolerance: float | None = None
     level: float = 0.05
 
@@ -165,7 +164,7 @@ def calibrate(config: Config, asked: Asked, *, tries: int = 6, tell: Tell = quie
     def verdict(noise: float) -> Verdict:
         setting = _sized(config, asked, at(noise))
         if isinstance(setting, UserSetting):
-            return _patterns(setting, replace(asked, distributed=()), plain, tell).verdict
+            return _patterns(setting, asked, plain, tell).verdict
         return _memorisation(setting, asked, plain, tell).verdict
 
     found, tried = smallest_noise(verdict, *_NOISE, tries=tries)
@@ -178,7 +177,7 @@ def _without_privacy(config: Config, asked: Asked, tell: Tell) -> list[Any]:
     setting = _sized(config, asked, _whole_plan(config, asked))
     if isinstance(setting, UserSetting):
         plain = setting.without_privacy()
-        return [point(plain, "centralised", count, False, asked.runs, tell) for count in asked.centralised]
+        return [point(plain, "centralised", _MOST, False, asked.runs, tell)]
     return [plain_run(setting, tell)]
 
 
@@ -242,11 +241,13 @@ def _memorisation(setting: Setting, asked: Asked, plain: list[Any] | None, tell:
 
 
 def _patterns(setting: UserSetting, asked: Asked, plain: list[Point] | None, tell: Tell) -> Patterns:
+    """The sweep of figure 2, its ends alone in a small check, or one user's most where the rest was seen before."""
+    one, anybody = ((1, 2, 5, _MOST), (10, 100, 1000)) if asked.full else ((_MOST,), (10, 1000))
     most = setting.users * setting.records
     return patterns(
         setting,
-        centralised=asked.centralised,
-        distributed=tuple(n for n in asked.distributed if n <= most),
+        centralised=one if plain is None else (_MOST,),
+        distributed=tuple(n for n in anybody if n <= most) if plain is None else (),
         runs=asked.runs,
         tolerance=0.1 if asked.tolerance is None else asked.tolerance,
         level=asked.level,
