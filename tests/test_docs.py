@@ -20,7 +20,7 @@ BLOCKS = [
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_of_the_docs_runs(block, monkeypatch, tmp_path):
     if "flwr" in block and find_spec("flwr") is None and not os.environ.get("CI"):
-        pytest.skip("flwr is not installed: pip install 'discreet[federated]'")
+        pytest.skip(reason="flwr is not installed: pip install 'discreet[federated]'")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
     exec(compile(block, "docs", "exec"), {"__name__": "docs"})

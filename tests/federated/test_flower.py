@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 if find_spec("flwr") is None and not os.environ.get("CI"):
-    pytest.skip("flwr is not installed: pip install 'discreet[federated]'", allow_module_level=True)
+    pytest.skip(reason="flwr is not installed: pip install 'discreet[federated]'", allow_module_level=True)
 
 from fake_grid import FakeGrid, FakeLink, context, over_the_wire
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict

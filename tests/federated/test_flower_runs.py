@@ -16,7 +16,7 @@ from discreet import verify
 from discreet.federated import Rounds
 
 if find_spec("flwr") is None and not os.environ.get("CI"):
-    pytest.skip("flwr is not installed: pip install 'discreet[federated]'", allow_module_level=True)
+    pytest.skip(reason="flwr is not installed: pip install 'discreet[federated]'", allow_module_level=True)
 
 APP = Path(__file__).parent.parent.parent / "examples" / "flower_app"
 SEED = 3
