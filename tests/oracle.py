@@ -36,13 +36,13 @@ def cast(inputs, dtype):
     return [x.to(dtype) if x.is_floating_point() else x for x in inputs]
 
 
-def assert_exact(model, *inputs, loss=square_loss, dtypes=(torch.float64, torch.float32), slack=1.0, engine=None):
+def assert_exact(model, *inputs, loss=square_loss, dtypes=(torch.float64, torch.float32), slack=1.0, engine=None, **options):
     """The engine's norms, weighted sums and gradients equal the oracle's; twice, as the second time is cached."""
     for dtype in dtypes:
         tolerance = TOLERANCE[dtype] * slack
         cased, data = copy.deepcopy(model).to(dtype), cast(inputs, dtype)
         expected = one_by_one(cased, data, loss)
-        made = Engine(cased) if engine is None else engine
+        made = Engine(cased, **options) if engine is None else engine
         for _ in range(2):
             assert_equal(made.gradients(loss(cased(*data)), len(data[0])), expected, tolerance)
 

@@ -15,7 +15,7 @@ from discreet.aggregate import Aggregate, Handle
 from discreet.attachment import Attachment, ready, trainable
 from discreet.errors import ConfigError, PrivacyError, whole
 from discreet.gradients import Engine
-from discreet.gradients.engine import UnitGradients
+from discreet.gradients.engine import MEMORY, UnitGradients
 from discreet.gradients.graph import now
 from discreet.gradients.slots import Slots
 from discreet.ledger import Ledger
@@ -32,6 +32,8 @@ def attach(
     preflight: bool = True,
     seed: int | None = None,
     audit: Mapping[str, Any] | None = None,
+    memory: float = MEMORY,
+    kernels: Mapping[str, str] | None = None,
 ) -> "Private":
     """Attach a plan to an unmodified model, and return the handle that draws batches and makes gradients private.
 
@@ -40,8 +42,13 @@ def attach(
     steps, once. `seed` makes noise and sampling reproducible; whoever knows it can take the noise off again, so the
     guarantee says that it is broken. `audit` is written down beside the plan, before anything is released: what will be
     tested, so that it cannot be chosen afterwards.
+
+    `memory` is how much a step may take, as a multiple of what an ordinary step takes (math.inf: whatever is fastest);
+    `kernels` pins how a parameter's gradients are made, by its name (`private.kernels` shows what was chosen). Neither
+    changes what is released.
     """
-    return Private(model, ready(model, plan), ledger, preflight, seed, audit)
+    plan, engine = ready(model, plan), Engine(model, memory=memory, kernels=kernels)
+    return Private(model, plan, ledger, preflight, seed, audit, engine)
 
 
 @dataclass
@@ -68,6 +75,7 @@ class Private(Handle):
         preflight: bool,
         seed: int | None,
         audit: Mapping[str, Any] | None = None,
+        engine: Engine | None = None,
     ) -> None:
         self._model = model
         self._parameters = trainable(model)
@@ -78,7 +86,8 @@ class Private(Handle):
             self._slots = Slots(self._parameters, count, size)
         aggregate = Aggregate(self._parameters, plan, ledger, count=count, probe=preflight, seed=seed, audit=audit)
         super().__init__(aggregate)
-        self._engine = Engine(model)
+        self._engine = Engine(model) if engine is None else engine
+        self._measure = plan.mechanism.bound.needs == "norms"
         self._gate: Any = None
         try:
             if plan.mechanism.bound.needs == "outputs":
@@ -272,7 +281,9 @@ class Private(Handle):
             return
         probe = chunk.first and self._probed(chunk.step)
         plain = None if self._probes is None else self._probes.plain(losses, self._parameters)
-        gradients = self._engine.gradients(losses, chunk.units, since=max(chunk.since, self._since), probe=probe)
+        gradients = self._engine.gradients(
+            losses, chunk.units, since=max(chunk.since, self._since), probe=probe, measure=self._measure
+        )
         if gradients.strangers:
             self._refuse_strangers(gradients.strangers)
         if self._probes is not None:
@@ -311,6 +322,11 @@ class Private(Handle):
         for name, gradient in released.items():
             self._parameters[name].grad = gradient.to(self._parameters[name].dtype)
         self._clear()
+
+    @property
+    def kernels(self) -> dict[str, str]:
+        """How each parameter's gradients were made in the last batch, where there is a choice; `attach` can pin it."""
+        return dict(self._engine.kernels)
 
     # --- what is proven ------------------------------------------------------------------------------------------
 

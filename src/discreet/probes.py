@@ -23,6 +23,8 @@ from discreet.gradients.engine import UnitGradients
 
 _UNITS = 4  # units whose contributions are made one by one
 _MOST_CALLS = 8  # of the model in one batch that are replayed
+_REPLAY_BYTES = 1 << 25  # of a batch's inputs; of a larger one only some rows are replayed
+_FEWEST_ROWS = 16
 
 
 @dataclass
@@ -83,7 +85,7 @@ def replay(model: nn.Module, run: Run, batch: Any, rows: int, state: _Random, *,
     failure: PrivacyError | None = None
     for dimensions, certain in _readings(batch, rows):
         try:
-            _compare(model, run, _changed(batch, rows, dimensions), rows, state)
+            _look(model, run, batch, rows, dimensions, state)
         except PrivacyError as error:
             failure = failure or error
             if strict:
@@ -99,6 +101,17 @@ def replay(model: nn.Module, run: Run, batch: Any, rows: int, state: _Random, *,
 
 class _CannotTellError(Exception):
     """Nothing can be learned from a replay."""
+
+
+def _look(model: nn.Module, run: Run, batch: Any, rows: int, dimensions: list[int | None], state: _Random) -> None:
+    """Compare on some of the rows where a batch is large; on all of them if the model takes no fewer."""
+    some, kept = _thinned(batch, rows, dimensions)
+    if kept < rows:
+        try:
+            return _compare(model, run, _changed(some, kept, dimensions), kept, state)
+        except _CannotTellError:
+            pass
+    return _compare(model, run, _changed(batch, rows, dimensions), rows, state)
 
 
 def _readings(batch: Any, rows: int) -> Iterator[tuple[list[int | None], bool]]:
@@ -123,14 +136,18 @@ def _readings(batch: Any, rows: int) -> Iterator[tuple[list[int | None], bool]]:
         )
 
 
-def _changed(batch: Any, rows: int, dimensions: list[int | None]) -> tuple[Any, Any, Any, int]:
-    """The batch; with its most extreme row replaced by the least extreme one; with it grown far; and which it is."""
+_Changed = tuple[Any, Any, Callable[[], Any], int]
+
+
+def _changed(batch: Any, rows: int, dimensions: list[int | None]) -> _Changed:
+    """The batch; with its most extreme row replaced by the least extreme one; how it grows far; and which it is."""
     leaves = _tensors(batch)
     sizes = torch.zeros(rows, dtype=torch.float64)
     for tensor, dimension in zip(leaves, dimensions, strict=True):
         if dimension is not None:
-            each = tensor.detach().movedim(dimension, 0).cpu().reshape(rows, -1)
-            sizes += (each.abs() if each.is_complex() else each.double()).double().nan_to_num(0, 0, 0).square().sum(1)
+            view = tensor.detach().movedim(dimension, 0)
+            blocks = view.split(max(1, (rows << 20) // max(1, view.numel())))
+            sizes += torch.cat([_sizes(block) for block in blocks]).cpu()
     row, other = int(sizes.argmax()), int(sizes.argmin())
     if row == other:
         raise _CannotTellError
@@ -149,12 +166,32 @@ def _changed(batch: Any, rows: int, dimensions: list[int | None]) -> tuple[Any, 
     swapped = replaced(grown=False)
     if all(torch.equal(a, b) for a, b in zip(leaves, _tensors(swapped), strict=True)):
         raise _CannotTellError
-    return batch, swapped, replaced(grown=True), row
+    return batch, swapped, lambda: replaced(grown=True), row
 
 
-def _compare(model: nn.Module, run: Run, changed: tuple[Any, Any, Any, int], rows: int, state: _Random) -> None:
+def _sizes(rows: Tensor) -> Tensor:
+    """The squared length of each row, of what is finite in it."""
+    each = rows.reshape(len(rows), -1)
+    return (each.abs() if each.is_complex() else each).double().nan_to_num(0, 0, 0).square().sum(1)
+
+
+def _thinned(batch: Any, rows: int, dimensions: list[int | None]) -> tuple[Any, int]:
+    """A batch that would take much memory, with only some of its rows, picked at random; and how many they are."""
+    pairs = list(zip(_tensors(batch), dimensions, strict=True))
+    size = sum(t.nbytes for t, dimension in pairs if dimension is not None)
+    kept = max(_FEWEST_ROWS, rows * _REPLAY_BYTES // max(1, size))
+    if kept >= rows:
+        return batch, rows
+    generator = torch.Generator()
+    generator.seed()
+    chosen = torch.randperm(rows, generator=generator)[:kept].sort().values
+    made = iter(t if d is None else t.index_select(d, chosen.to(t.device)) for t, d in pairs)
+    return _map(batch, lambda t: next(made)), kept
+
+
+def _compare(model: nn.Module, run: Run, changed: _Changed, rows: int, state: _Random) -> None:
     """Raise if another row's output, the model's own state, or the next batch's output depends on the row."""
-    batch, swapped, grown, row = changed
+    batch, swapped, grow, row = changed
     one, other = _copy(model), _copy(model)
     mine, theirs = _made(run, one, batch, state), _made(run, other, swapped, state)
     if not _alike(mine, theirs, rows, row):
@@ -175,6 +212,7 @@ def _compare(model: nn.Module, run: Run, changed: tuple[Any, Any, Any, int], row
             f"{_culprit(*after, rows, None)} carries something from one batch to the next: the same batch gave other "
             "outputs after another one had come before it. Keep no state of the data in the model."
         )
+    grown = grow()
     try:
         far = _made(run, other, grown, state)
     except _CannotTellError:  # values out of the range it accepts

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 import torch
 from oracle import Tied, assert_equal, assert_exact, one_by_one, square_loss
@@ -7,7 +9,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from discreet import PrivacyError
-from discreet.gradients import Call, Engine, rule, rules, uses
+from discreet.gradients import Call, Engine, convolution, rule, rules, uses
 
 B = 5
 R = torch.randn
@@ -222,25 +224,39 @@ def test_there_are_at_least_25_configurations():
     assert len(CASES) >= 25
 
 
-@pytest.mark.parametrize("keep", [0, 1 << 40])
-@pytest.mark.parametrize("rows", [1, 3, 90])
-def test_every_kernel_for_products_is_exact(monkeypatch, keep, rows):
-    monkeypatch.setattr(uses, "KEEP_BYTES", keep)
-    monkeypatch.setattr(uses, "PART_BYTES", 4000)
-    assert_exact(nn.Linear(6, 8), R(B, rows, 6))
-
-
-@pytest.mark.parametrize("keep", [0, 1 << 40])
-@pytest.mark.parametrize("window", [1, 1 << 40])
-@pytest.mark.parametrize(
-    "name", ["conv2d", "conv2d, groups and dilation, no bias", "transposed conv2d", "conv1d, circular"]
-)
-def test_every_kernel_for_convolutions_is_exact(monkeypatch, keep, window, name):
-    monkeypatch.setattr(rules, "KEEP_BYTES_CONVOLUTION", keep)
-    monkeypatch.setattr(rules, "WINDOW_BYTES", window)
-    monkeypatch.setattr(uses, "PART_BYTES", 4000)
+@pytest.mark.parametrize("memory", [0.0, math.inf])
+@pytest.mark.parametrize("kernel", ["product", "product+keep", "gram", "unfold", "unfold+keep", "grouped", "grouped+keep"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_kernel_is_exact_on_every_configuration_that_has_it(name, kernel, memory, monkeypatch):
+    monkeypatch.setattr(uses, "PART_BYTES", 400)
     model, *inputs = CASES[name]
-    assert_exact(model, *inputs)
+    used = forced(model, inputs, kernel)
+    if kernel not in used.values():
+        return
+    assert_exact(model, *inputs, slack=10.0 if name == "orthogonal weight" else 1.0, kernels=used, memory=memory)
+
+
+def forced(model, inputs, kernel):
+    engine = Engine(model, kernels={"*": kernel})
+    engine.gradients(square_loss(model(*inputs)), len(inputs[0]))
+    return engine.kernels
+
+
+@pytest.mark.parametrize("kernel", ["product", "product+keep", "gram"])
+@pytest.mark.parametrize("rows", [1, 3, 90])
+def test_every_kernel_for_products_is_exact(monkeypatch, kernel, rows):
+    monkeypatch.setattr(uses, "PART_BYTES", 4000)
+    assert_exact(nn.Linear(6, 8), R(B, rows, 6), kernels={"*": kernel})
+
+
+@pytest.mark.parametrize("kernel", ["unfold", "unfold+keep", "grouped", "grouped+keep", "gram"])
+@pytest.mark.parametrize("window", [1, 1 << 40])
+@pytest.mark.parametrize("channels", [1, 3, 16, 17])
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"dilation": 2}], ids=str)
+def test_every_kernel_for_convolutions_is_exact(monkeypatch, kernel, window, channels, options):
+    monkeypatch.setattr(convolution, "WINDOW_BYTES", window)
+    monkeypatch.setattr(uses, "PART_BYTES", 4000)
+    assert_exact(nn.Conv2d(channels, 5, 3, **options), R(B, channels, 8, 7), kernels={"weight": kernel})
 
 
 def test_units_of_several_rows_fold_like_time():

@@ -143,7 +143,7 @@ class Gate:
     def _rows(self, losses: "Tensor", leaf: "Tensor", parameters: "Mapping[str, Tensor]") -> "Tensor":
         """The gradient of the losses at the last layer's outputs, if each row of it is one unit's own."""
         from discreet.gradients.graph import walk
-        from discreet.gradients.rows import match, random_labels
+        from discreet.gradients.rows import Matching, random_labels
         from discreet.gradients.sites import gradients_at
 
         graph = walk(losses, {id(p): name for name, p in parameters.items()} | {id(leaf): ""}, self._since)
@@ -163,7 +163,10 @@ class Gate:
 
         labels = random_labels(len(losses), losses.dtype)
         plain = gradient(losses.detach().new_ones(len(losses)))
-        found = match(plain, [gradient(label.to(losses.device)) for label in labels], labels)
+        matching = Matching(plain, len(losses))
+        for label in labels:
+            matching.compare(gradient(label.to(losses.device)), label)
+        found = matching.found()
         if found is None or found.rows.dim != 0:
             raise PrivacyError(
                 "the loss mixes examples: one row's outputs have influence on another row's loss. Use a loss that is "

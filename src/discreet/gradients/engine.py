@@ -1,21 +1,25 @@
 """Each unit's gradient from one backward pass, without making it: book-keeping on the autograd graph."""
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import GradientEdge
 from torch.nn.utils.parametrize import ParametrizationList
 
-from discreet.errors import PrivacyError
+from discreet.errors import ConfigError, PrivacyError, positive
 from discreet.gradients.graph import Edge, Graph, walk
+from discreet.gradients.kernels import Peak, choose
+from discreet.gradients.preparation import combine, prepared
 from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, as_use, read
-from discreet.gradients.sites import REARRANGEMENTS, Analysis, Site, analyse, gradients_at
-from discreet.gradients.uses import Materialised, OuterProducts, Use, Workspace, parts, squared_norms, sum_dtype
+from discreet.gradients.sites import Analysis, Site, analyse, gradients_at
+from discreet.gradients.uses import Materialised, Use, squared_norms, sum_dtype
 
+MEMORY = 1.3  # times what the forward pass saved
 _MOST_KNOWN = 256  # structures remembered; models unrolled over time have one for each length
 
 
@@ -24,43 +28,61 @@ class Engine:
 
     Guarantee: `gradients(losses, units)` stands for exactly the gradients of each unit's loss for each parameter, and
     a unit's loss depended on no other unit through any differentiable path seen by the probe; or a PrivacyError.
+
+    `memory` is how much a backward pass may take, as a multiple of what the forward pass saved; `kernels` pins a
+    parameter's kernel by its name ("*": of all that have it). Neither changes what the gradients are.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, *, memory: float = MEMORY, kernels: Mapping[str, str] | None = None) -> None:
         self._model = model
         self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._names = {id(p): name for name, p in self.parameters.items()}
+        self._memory = math.inf if memory == math.inf else positive("memory", memory, zero=True)
+        self._pins = dict(kernels or {})
+        unknown = sorted(self._pins.keys() - self.parameters.keys() - {"*"})
+        if unknown:
+            raise ConfigError(
+                f"kernels are pinned for {', '.join(map(repr, unknown))}, which is no trainable parameter."
+            )
         self._known: dict[tuple[Any, ...], Analysis] = {}
-        self._workspace = Workspace()
+        self._plans: dict[tuple[Any, ...], dict[str, str]] = {}
+        self.kernels: dict[str, str] = {}  # those of the last batch that was measured
 
-    def gradients(self, losses: Tensor, units: int, *, since: int = 0, probe: bool = False) -> "UnitGradients":
+    def gradients(
+        self, losses: Tensor, units: int, *, since: int = 0, probe: bool = False, measure: bool = True
+    ) -> "UnitGradients":
         """The gradients of each unit's loss; unit i has rows i * k to (i + 1) * k of the losses.
 
-        What is returned is valid until the next call. `since` is the oldest op that may take part. The isolation of
-        units is probed wherever the graph has a new structure, and always if `probe`.
+        `since` is the oldest op that may take part. The isolation of units is probed wherever the graph has a new
+        structure, and always if `probe`. With `measure` the norms are taken during the backward pass, so that what
+        gradients are made of can be freed as soon as they are made.
         """
-        self._workspace.restart()
         graph = walk(losses, self._names, since)
         refuse_by_name(graph, units)
         if units == 1:
             return self._single(losses, graph)
-        analysis, gradients = self._known.get(graph.signature), None
-        if probe or analysis is None or not still_fits(graph, analysis, units):
-            analysis, gradients = analyse(graph, losses, units, own_tensors(self._model))
+        analysis = self._known.get(graph.signature)
+        shapes = None if probe or analysis is None else fitting(graph, analysis, units)
+        if analysis is None or shapes is None:
+            analysis = analyse(graph, losses, units, own_tensors(self._model))
+            shapes = fitting(graph, analysis, units)
             if analysis.evident:
-                if len(self._known) >= _MOST_KNOWN:
-                    self._known.clear()
-                self._known[graph.signature] = analysis
-        saved = read_saved(graph, analysis)
-        if gradients is None:
-            retain = any(may_run_again(graph, site) for site in analysis.sites)
-            gradients = gradients_at(graph, losses, analysis.edges(), torch.ones_like(losses), retain=retain)
-        uses: dict[str, list[Use]] = {name: [] for name in self.parameters}
-        for site in analysis.sites:
-            for name, use in self._uses(graph, analysis, site, gradients, saved, units):
-                uses[name].append(use)
-        combined = {name: use for name, found in uses.items() if (use := combine(found))}
-        return UnitGradients(combined, units, self.parameters, graph.strangers)
+                remember(self._known, graph.signature, analysis)
+        key = graph.signature, shapes
+        plan = self._plans.get(key) if measure else None
+        peak = Peak(graph, self._model.parameters()) if measure and plan is None and not analysis.recomputes else None
+        run = Pass(self, graph, analysis, units, plan)
+        uses = run.backward(losses)
+        if measure and plan is None:
+            plan = choose(uses, run.places, peak, self._memory, self._pins)
+            remember(self._plans, key, plan)
+            for name, kernel in plan.items():
+                uses[name].kernel = kernel
+        found = UnitGradients(uses, units, self.parameters, graph.strangers, run.norms)
+        if measure:
+            self.kernels = plan or {}
+            found.norms()
+        return found
 
     def _single(self, losses: Tensor, graph: Graph) -> "UnitGradients":
         """A batch of one unit: its gradient is the gradient."""
@@ -71,48 +93,113 @@ class Engine:
         }
         return UnitGradients(uses, 1, self.parameters, graph.strangers)
 
-    def _uses(
-        self, graph: Graph, analysis: Analysis, site: Site, gradients: dict[Edge, Tensor], saved: "Saved", units: int
-    ) -> list[tuple[str, Use]]:
-        found: list[tuple[str, Use]] = []
-        reached = {k: gradients[site.node, k] for k in site.outputs if (site.node, k) in gradients}
-        for number in site.inputs if reached else ():
-            edge = graph.inputs[site.node][number]
-            assert edge is not None
-            use = self._by_rule(graph, site, number, reached, saved, units)
-            if use is None:
-                if analysis.recomputes:
-                    raise PrivacyError(
-                        f"op {graph.name(site.node)} has no rule and its saved values are recomputed (checkpointing), "
-                        f"so {' and '.join(map(repr, site.below[number]))} cannot be bounded; leave this part of the "
-                        "model out of the checkpoint."
-                    )
-                rows = {k: m.rows for k, m in site.outputs.items()}
-                made = graph.nodes[edge[0]]._input_metadata[edge[1]].dtype
-                dtype = made if made.is_complex else self._dtype(site, number)
-                use = OneByOne(graph.nodes[site.node], number, reached, rows, units, graph.shape(edge), dtype)
-            found += [(n, prepared(graph, edge, n, self.parameters[n], use)) for n in site.below[number]]
-        return found
 
-    def _by_rule(
-        self, graph: Graph, site: Site, number: int, reached: dict[int, Tensor], saved: "Saved", units: int
-    ) -> Use | None:
+def remember(known: dict[Any, Any], key: Any, value: Any) -> None:
+    """Keep a value, and forget all others where there are too many."""
+    if len(known) >= _MOST_KNOWN:
+        known.clear()
+    known[key] = value
+
+
+class Pass:
+    """One backward pass, in which each parameter's gradients are taken apart as soon as they can be.
+
+    Ops are visited just before their own backward runs, when what they saved is still there and what their output's
+    gradient was made of is still in the cache; afterwards both may be freed. The gradients of parameters themselves are
+    never computed: the pass is asked for the last ops only, below which nothing is taken apart.
+    """
+
+    def __init__(
+        self, engine: Engine, graph: Graph, analysis: Analysis, units: int, plan: Mapping[str, str] | None
+    ) -> None:
+        self._parameters, self._graph, self._analysis, self._units = engine.parameters, graph, analysis, units
+        self._plan = plan
+        self._saved = read_saved(graph, analysis) if analysis.recomputes else None
+        self._uses: dict[str, list[Use]] = {}
+        self._held: list[tuple[Tensor, int]] = []  # what gradients will be made of, and its versions
+        self.norms: dict[str, Tensor] = {}
+        self.places: dict[str, int] = {}  # the op at which a parameter's gradients are taken
+
+    def backward(self, losses: Tensor) -> dict[str, Use]:
+        """Run it; a use for each parameter that took part, measured where there is a plan."""
+        graph, analysis = self._graph, self._analysis
+        targets: list[Edge] = []
+        hooks = []
+        for site in analysis.sites:
+            if site.last:
+                targets += [(site.node, number) for number in site.outputs]
+            else:
+                hooks.append(graph.nodes[site.node].register_prehook(partial(self._before, site)))
+        retain = any(may_run_again(graph, site) for site in analysis.sites)
+        try:
+            found = gradients_at(graph, losses, targets, torch.ones_like(losses), retain=retain)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        with torch.no_grad():
+            for site in analysis.sites:
+                if site.last:
+                    self._visit(site, {k: found[site.node, k] for k in site.outputs if (site.node, k) in found})
+        if any(tensor._version != version for tensor, version in self._held):
+            raise PrivacyError(
+                "an op of the model changes gradients in place, so they cannot be told apart by examples."
+            )
+        return {name: use for name in self._parameters if (use := combine(self._uses.get(name, [])))}
+
+    def _before(self, site: Site, gradients: tuple[Tensor | None, ...]) -> None:
+        self._visit(site, {k: g for k in site.outputs if (g := gradients[k]) is not None})
+
+    def _visit(self, site: Site, reached: dict[int, Tensor]) -> None:
+        """Take the gradients of an op's parameters apart."""
+        if not reached:
+            return
+        for number in site.inputs:
+            edge = self._graph.inputs[site.node][number]
+            assert edge is not None
+            use = self._by_rule(site, number, reached)
+            now = use is not None  # an op's own backward is not run inside the pass
+            if use is None:
+                use = self._one_by_one(site, number, reached)
+            for name in site.below[number]:
+                found = prepared(self._graph, edge, name, self._parameters[name], use)
+                self._uses.setdefault(name, []).append(found)
+                self.places[name] = site.node
+                if now and self._plan is not None and self._analysis.uses[name] == 1:
+                    found.kernel = self._plan.get(name)
+                    self.norms[name] = found.norms()
+                self._held += [(tensor, tensor._version) for tensor in found.held()]
+
+    def _by_rule(self, site: Site, number: int, reached: dict[int, Tensor]) -> Use | None:
         """The use by the op's rule, or None where there is no rule that covers this call."""
-        name = graph.name(site.node)
+        graph, name = self._graph, self._graph.name(site.node)
         edge, rule = graph.inputs[site.node][number], RULES.get((name, number))
         if rule is None or edge is None or 0 not in reached or any(g.is_complex() for g in reached.values()):
             return None
         if len(reached) > 1 and name not in SEVERAL_OUTPUTS:
             return None
         others = {k: g for k, g in reached.items() if k}
-        values, rows = saved[site.node, number], site.outputs[0].rows
+        values = read(graph.nodes[site.node], rule.saves) if self._saved is None else self._saved[site.node, number]
         shape, dtype = graph.shape(edge), self._dtype(site, number)
-        call = Call(units, rows, reached[0], others, number, shape, values, dtype, self._workspace)
-        made = rule.make(call)
+        made = rule.make(Call(self._units, site.outputs[0].rows, reached[0], others, number, shape, values, dtype))
         return None if made is None else as_use(made)
 
+    def _one_by_one(self, site: Site, number: int, reached: dict[int, Tensor]) -> Use:
+        """The fallback for an op without a rule."""
+        graph, edge = self._graph, self._graph.inputs[site.node][number]
+        assert edge is not None
+        if self._analysis.recomputes:
+            raise PrivacyError(
+                f"op {graph.name(site.node)} has no rule and its saved values are recomputed (checkpointing), "
+                f"so {' and '.join(map(repr, site.below[number]))} cannot be bounded; leave this part of the "
+                "model out of the checkpoint."
+            )
+        rows = {k: m.rows for k, m in site.outputs.items()}
+        made = graph.nodes[edge[0]]._input_metadata[edge[1]].dtype
+        dtype = made if made.is_complex else self._dtype(site, number)
+        return OneByOne(graph.nodes[site.node], number, reached, rows, self._units, graph.shape(edge), dtype)
+
     def _dtype(self, site: Site, number: int) -> torch.dtype:
-        return sum_dtype(self.parameters[site.below[number][0]].dtype)
+        return sum_dtype(self._parameters[site.below[number][0]].dtype)
 
 
 @dataclass
@@ -126,24 +213,27 @@ class UnitGradients:
     units: int
     parameters: Mapping[str, nn.Parameter]
     strangers: Sequence[Tensor] = ()
+    _norms: dict[str, Tensor] = field(default_factory=dict)  # those that were measured already
     _cancelling: dict[str, list[int]] = field(default_factory=dict)  # units whose terms nearly cancel
 
     def norms(self) -> dict[str, Tensor]:
         """Squared norms per unit, for each parameter."""
-        found = {name: use.norms() for name, use in self.uses.items()}
-        for name, squared in found.items():
-            self._cancelling[name] = cancelling(self.uses[name], squared)
+        for name, use in self.uses.items():
+            if name in self._cancelling:
+                continue
+            squared = self._norms[name] if name in self._norms else use.norms()
+            self._cancelling[name] = cancelling(use, squared)
             for unit in self._cancelling[name]:
-                squared[unit] = squared_norms(self.uses[name].each(unit, unit + 1))[0]
+                squared[unit] = squared_norms(use.each(unit, unit + 1))[0]
+            self._norms[name] = squared
         for name, parameter in self.parameters.items():
-            if name not in found:
-                found[name] = parameter.new_zeros(self.units, dtype=sum_dtype(parameter.dtype))
-        return found
+            if name not in self._norms:
+                self._norms[name] = parameter.new_zeros(self.units, dtype=sum_dtype(parameter.dtype))
+        return {name: self._norms[name] for name in self.parameters}
 
     def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
         """Add the sum over units of weight * gradient to `out`, parameter by parameter."""
-        if not self.measured:
-            self.norms()
+        self.norms()
         for name, use in self.uses.items():
             factors = weights[name].to(out[name].dtype)
             if self._cancelling[name]:
@@ -154,14 +244,9 @@ class UnitGradients:
             use.add_weighted(factors, out[name])
 
     @property
-    def measured(self) -> bool:
-        return len(self._cancelling) == len(self.uses)
-
-    @property
     def cancels(self) -> bool:
         """Whether some unit's gradient is what is left of much longer terms."""
-        if not self.measured:
-            self.norms()
+        self.norms()
         return any(self._cancelling.values())
 
     def each(self, start: int, stop: int) -> dict[str, Tensor]:
@@ -199,143 +284,6 @@ def cancelling(use: Use, squared: Tensor) -> list[int]:
         return []
     little = squared.double() < (_LEFT * lengths).square()
     return torch.nonzero(little & lengths.isfinite()).flatten().tolist()
-
-
-def combine(uses: list[Use]) -> Use | None:
-    """Several uses of one parameter as one: their gradients add up before a norm is taken."""
-    if len(uses) < 2:
-        return uses[0] if uses else None
-    products = [u for u in uses if isinstance(u, OuterProducts)]
-    if len(products) == len(uses):
-        return products[0].joined(products[1:])
-    made = [u.gradients for u in uses if isinstance(u, Materialised)]
-    if len(made) == len(uses):
-        return Materialised(torch.stack(made).sum(0))
-    return Several(uses)
-
-
-class Several:
-    """Uses of different kinds, with their cross terms: made unit by unit in parts, added, and then measured."""
-
-    def __init__(self, uses: list[Use]) -> None:
-        self.uses, self.units = uses, uses[0].units
-
-    def each(self, start: int, stop: int) -> Tensor:
-        first, *rest = self.uses
-        total = first.each(start, stop).clone()
-        for use in rest:
-            total += use.each(start, stop)
-        return total
-
-    def norms(self) -> Tensor:
-        size = self.each(0, 1).nbytes
-        return torch.cat([squared_norms(self.each(i, j)) for i, j in parts(self.units, size)])
-
-    def lengths(self) -> Tensor:
-        found = [use.lengths() for use in self.uses]
-        parts = [u.norms().double().sqrt() if f is None else f for u, f in zip(self.uses, found, strict=True)]
-        return torch.stack(parts).sum(0)
-
-    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
-        for use in self.uses:
-            use.add_weighted(weights, out)
-
-    def select(self, units: Tensor) -> "Several":
-        return Several([use.select(units) for use in self.uses])
-
-
-class Prepared:
-    """A use of something made of a parameter (a slice, a look-up, a normalised weight): pulled back to the parameter.
-
-    `isometric`: the preparation only rearranges, so that norms stay. A preparation in less than float32 rounds what
-    is pulled through it: then each unit is pulled on its own and measured afterwards, never their sum.
-    """
-
-    def __init__(self, use: Use, edge: GradientEdge, parameter: nn.Parameter, *, isometric: bool) -> None:
-        self.use, self.edge, self.parameter, self.isometric = use, edge, parameter, isometric
-        self.units = use.units
-        self._made: Any = edge.node._input_metadata[edge.output_nr]  # shape and dtype of what was made
-        self._coarse = torch.finfo(self._made.dtype).bits < 32 or torch.finfo(parameter.dtype).bits < 32
-        self._norms: Tensor | None = None
-
-    def _pull(self, gradients: Tensor, *, batched: bool) -> Tensor:
-        found = torch.autograd.grad(
-            [self.edge],
-            [self.parameter],
-            [gradients.to(self._made.dtype)],
-            retain_graph=True, is_grads_batched=batched, allow_unused=True,
-        )[0]  # fmt: skip
-        if found is None:
-            shape = (*gradients.shape[:1], *self.parameter.shape) if batched else self.parameter.shape
-            return self.parameter.new_zeros(shape)
-        return found.detach().to(sum_dtype(self.parameter.dtype))
-
-    def each(self, start: int, stop: int) -> Tensor:
-        gradients = self.use.each(start, stop)
-        try:
-            return self._pull(gradients, batched=True)
-        except RuntimeError:  # an op without a batched form
-            return torch.stack([self._pull(g, batched=False) for g in gradients])
-
-    def _parts(self) -> list[tuple[int, int]]:
-        return parts(self.units, self.parameter.numel() * 4)
-
-    def norms(self) -> Tensor:
-        if self.isometric and not self._coarse:
-            return self.use.norms()
-        if self._norms is None:
-            self._norms = torch.cat([squared_norms(self.each(i, j)) for i, j in self._parts()])
-        return self._norms.clone()
-
-    def lengths(self) -> Tensor | None:
-        """Of the terms after they are pulled: by how much that lengthens is taken from the unit it lengthens most."""
-        if self._coarse:
-            return None
-        terms = self.use.lengths()
-        if self.isometric:
-            return terms
-        terms = self.use.norms().double().sqrt() if terms is None else terms
-        ratios = self.norms().double().sqrt() / terms
-        return terms * ratios.where(terms > 0, 0.0).nan_to_num(0, 0, 0).max()
-
-    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
-        if self._coarse:
-            for i, j in self._parts():
-                Materialised(self.each(i, j)).add_weighted(weights[i:j], out)
-            return
-        dtype = self._made.dtype if self._made.dtype.is_complex else out.dtype
-        total = out.new_zeros(torch.Size(self._made.shape), dtype=dtype)
-        self.use.add_weighted(weights, total)
-        out.add_(self._pull(total, batched=False))
-
-    def select(self, units: Tensor) -> "Prepared":
-        return Prepared(self.use.select(units), self.edge, self.parameter, isometric=self.isometric)
-
-
-def prepared(graph: Graph, edge: Edge, name: str, parameter: nn.Parameter, use: Use) -> Use:
-    """The use of a parameter at an op's input, whatever was done to the parameter on the way."""
-    while graph.name(edge[0]) == "ToCopyBackward0":  # a cast (autocast): sums are taken in float32, above and below it
-        cast = graph.inputs[edge[0]][0]
-        assert cast is not None
-        edge = cast
-    if edge[0] in graph.leaves:
-        return use
-    path: list[str] = []
-    i = edge[0]
-    while i not in graph.leaves and graph.name(i) in REARRANGEMENTS:
-        path.append(graph.name(i))
-        below = [e[0] for e in graph.inputs[i] if e is not None]
-        if len(below) != 1:
-            break
-        i = below[0]
-    only_rearranged = i in graph.leaves
-    if (
-        only_rearranged
-        and isinstance(use, OuterProducts)
-        and [op for op in path if op != "ToCopyBackward0"] == ["TBackward0"]
-    ):
-        return use.transposed()
-    return Prepared(use, GradientEdge(graph.nodes[edge[0]], edge[1]), parameter, isometric=only_rearranged)
 
 
 def refuse_by_name(graph: Graph, units: int) -> None:
@@ -434,11 +382,17 @@ SURE = {
 }
 
 
-def still_fits(graph: Graph, analysis: Analysis, units: int) -> bool:
-    """Whether a batch of other sizes is still explained: divisible, and folded only where folding was seen."""
+def fitting(graph: Graph, analysis: Analysis, units: int) -> tuple[tuple[int, ...], ...] | None:
+    """The shapes of the ops' outputs, if a batch of other sizes is still explained; or None.
+
+    It is if units divide their rows, and are folded only where folding was seen.
+    """
+    found: list[tuple[int, ...]] = []
     for site in analysis.sites:
         for number, known in site.outputs.items():
-            rows = known.rows.per_unit(graph.shape((site.node, number)), units)
+            shape = graph.shape((site.node, number))
+            rows = known.rows.per_unit(shape, units)
             if rows is None or (rows > 1 and not known.folded):
-                return False
-    return True
+                return None
+            found.append((*shape[: known.rows.dim], rows, *shape[known.rows.dim + 1 :]))
+    return tuple(found)

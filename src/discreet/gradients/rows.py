@@ -1,5 +1,6 @@
 """Which rows of an op's output belong to which unit: found by reweighting the losses, never assumed from sizes."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -75,23 +76,39 @@ class Match:
     evident: bool
 
 
-def match(plain: Tensor, scaled: list[Tensor], labels: list[Tensor]) -> Match | None:
-    """Where the units stand in an op's output, or None if no dimension carries them.
+class Matching:
+    """Finds where the units stand in an op's output, label by label.
 
-    `plain` and `scaled` are its gradients for sum(losses) and, for each round of labels, sum(labels * losses). If its
-    rows influence only their own unit's loss, every row of `scaled` is its unit's label times the row of `plain`, bit
-    for bit. Rows of `plain` that are not finite say nothing.
+    `plain` is its gradient for sum(losses), and what `compare` is given that for sum(label * losses). If its rows
+    influence only their own unit's loss, every row of that is its unit's label times the row of `plain`, bit for bit.
+    Rows of `plain` that are not finite say nothing.
     """
-    units = len(labels[0])
-    for rows in CANDIDATES:
-        per_unit = rows.per_unit(plain.shape, units)
-        if per_unit is None:
-            continue
-        before = rows.split(plain, units)
-        if all(_scales(before, rows.split(s, units), label) for s, label in zip(scaled, labels, strict=True)):
-            active = (before != 0).flatten(1).any(1) & before.isfinite().flatten(1).all(1)
-            return Match(rows, folded=per_unit > 1, evident=int(active.sum()) > 1)
-    return None
+
+    def __init__(self, plain: Tensor, units: int) -> None:
+        self._plain, self._units = plain, units
+        self._left = [rows for rows in CANDIDATES if rows.per_unit(plain.shape, units) is not None]
+
+    def compare(self, scaled: Tensor, labels: Tensor) -> None:
+        """Drop every reading that these labels speak against."""
+        plain, units = self._plain, self._units
+        self._left = [r for r in self._left if _scales(r.split(plain, units), r.split(scaled, units), labels)]
+
+    def found(self) -> Match | None:
+        """Where the units stand, or None if no dimension carries them."""
+        if not self._left:
+            return None
+        rows = self._left[0]
+        parts = _blocks(rows.split(self._plain, self._units))
+        active = torch.cat([(p != 0).flatten(1).any(1) & p.isfinite().flatten(1).all(1) for p in parts])
+        folded = self._plain.shape[rows.dim] > self._units
+        return Match(rows, folded=folded, evident=int(active.sum()) > 1)
+
+
+_BLOCK = 1 << 20  # values compared at a time
+
+
+def _blocks(tensor: Tensor) -> Sequence[Tensor]:
+    return tensor.split(max(1, _BLOCK * len(tensor) // max(1, tensor.numel())))
 
 
 def _scales(before: Tensor, after: Tensor, labels: Tensor) -> bool:
@@ -99,7 +116,13 @@ def _scales(before: Tensor, after: Tensor, labels: Tensor) -> bool:
 
     A row that was not finite to begin with says nothing; one that has become so was changed by others.
     """
-    expected = before * labels.to(before).view(-1, *[1] * (before.dim() - 1))
+    blocks = _blocks(before)
+    theirs, factors = _blocks(after), labels.to(before).split([len(b) for b in blocks])
+    return all(_scale(b, a, f.view(-1, *[1] * (b.dim() - 1))) for b, a, f in zip(blocks, theirs, factors, strict=True))
+
+
+def _scale(before: Tensor, after: Tensor, labels: Tensor) -> bool:
+    expected = before * labels
     if torch.equal(expected, after):
         return True
     limits, reach = torch.finfo(expected.dtype), _reach(expected.dtype)

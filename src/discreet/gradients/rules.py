@@ -4,7 +4,6 @@ A rule is a function from a `Call` to a `Use`, or simply to the gradients [units
 name in the graph and the input it is for. An op without a rule falls back to running its own backward once a unit.
 """
 
-import math
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -13,17 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from discreet.gradients.convolution import Convolution
 from discreet.gradients.rows import Rows
-from discreet.gradients.uses import (
-    KEEP_BYTES,
-    Materialised,
-    OuterProducts,
-    Use,
-    Workspace,
-    parts,
-    row_lengths,
-    squared_norms,
-)
+from discreet.gradients.uses import Materialised, OuterProducts, Single, Use, row_lengths, squared_norms
 
 
 @dataclass(frozen=True)
@@ -32,7 +23,7 @@ class Call:
 
     `gradient` is the gradient of the sum of the losses for the op's first output, `others` those for further ones;
     `rows` says where the units stand in it; `number` is that of the input, `shape` its shape; `saved` holds what the
-    rule asked for; sums are taken in `dtype`; what is kept may be made in `workspace`.
+    rule asked for; sums are taken in `dtype`.
     """
 
     units: int
@@ -43,7 +34,6 @@ class Call:
     shape: torch.Size
     saved: Mapping[str, Any]
     dtype: torch.dtype
-    workspace: Workspace
 
     def split(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units, rows, ...], in the dtype sums are taken in."""
@@ -98,7 +88,10 @@ def read(node: Any, names: tuple[str, ...]) -> dict[str, Any]:
     return found
 
 
-class OneByOne:
+_KEEP_BYTES = 1 << 28  # gradients that took a backward pass each are kept up to this size
+
+
+class OneByOne(Single):
     """The fallback: the op's own backward, run once for each unit with every other unit's rows at zero.
 
     Exact for any op, as a backward pass is linear in the output's gradient; it costs a batch's backward per unit. The
@@ -136,7 +129,7 @@ class OneByOne:
             return torch.stack([self._gradient(unit) for unit in range(start, stop)])
 
     def norms(self) -> Tensor:
-        if self.units * self.shape.numel() * self.dtype.itemsize <= KEEP_BYTES:
+        if self.units * self.shape.numel() * self.dtype.itemsize <= _KEEP_BYTES:
             self._kept = self.each(0, self.units)
             return squared_norms(self._kept)
         return torch.cat([squared_norms(self.each(i, i + 1)) for i in range(self.units)])
@@ -198,7 +191,7 @@ def _product(call: Call, left: Tensor | None, alpha: float) -> Use | None:
     if left is None or call.rows.dim != 0:
         return None
     right = call.split(call.gradient)
-    return OuterProducts(call.split(left), right if alpha == 1 else right * alpha, workspace=call.workspace)
+    return OuterProducts(call.split(left), right if alpha == 1 else right * alpha)
 
 
 # --- broadcasting: a parameter that meets every row ---------------------------------------------------------------
@@ -319,12 +312,15 @@ def _signed(value: int) -> int:
     return -1 if value >= 2**63 else int(value)
 
 
-class Lookups:
+class Lookups(Single):
     """Gradients of a table: row indices[u, r] of unit u's gradient gets gradients[u, r]."""
 
     def __init__(self, indices: Tensor, gradients: Tensor, shape: torch.Size, padding: int) -> None:
         self.indices, self.shape, self.units = indices, shape, len(indices)
         self.gradients = gradients if padding < 0 else gradients.masked_fill((indices == padding)[..., None], 0.0)
+
+    def held(self) -> list[Tensor]:
+        return [self.gradients]
 
     def norms(self) -> Tensor:
         offset = torch.arange(self.units, device=self.indices.device)[:, None] * self.shape[0]
@@ -413,7 +409,7 @@ def _convolution(call: Call) -> Use | None:
         return None
     saved = {name: call.saved[name] for name in _CONVOLUTION[2:]}
     images, gradients = call.images(call.saved["input"]), call.images(call.gradient)
-    return Convolution(images, gradients, call.units, call.shape, saved, call.workspace)
+    return Convolution(images, gradients, call.units, call.shape, saved)
 
 
 @rule("ConvolutionBackward0", 2)
@@ -422,107 +418,6 @@ def _convolution_bias(call: Call) -> Tensor | None:
         return None
     g = call.split(call.gradient)
     return g.flatten(3).sum((1, 3))
-
-
-class Convolution:
-    """Gradients of a convolution's weight: each image's windows times its output's gradient.
-
-    A transposed convolution is one whose input and output have changed places.
-    """
-
-    def __init__(
-        self,
-        inputs: Tensor,
-        gradients: Tensor,
-        units: int,
-        shape: torch.Size,
-        settings: Mapping[str, Any],
-        workspace: Workspace,
-    ) -> None:
-        self.inputs, self.gradients, self.units, self.shape = inputs, gradients, units, shape
-        self.settings, self.workspace = settings, workspace
-        self._kept: Tensor | None = None
-
-    def norms(self) -> Tensor:
-        bytes_per_unit = self.shape.numel() * self.inputs.element_size()
-        if self.units * bytes_per_unit <= KEEP_BYTES_CONVOLUTION:
-            self._kept = self._each(0, self.units, keep=True)
-            return squared_norms(self._kept)
-        return torch.cat([squared_norms(self._each(i, j)) for i, j in parts(self.units, bytes_per_unit)])
-
-    def lengths(self) -> Tensor | None:
-        if self._kept is not None:
-            return None
-        window = math.sqrt(math.prod(self.shape[2:]))  # one value of the inputs is in at most so many places, squared
-        inputs, gradients = (t.reshape(self.units, 1, -1) for t in (self.inputs, self.gradients))
-        return window * (row_lengths(inputs) * row_lengths(gradients)).squeeze(1)
-
-    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
-        if self._kept is not None:
-            out.add_(self._shaped(torch.mv(self._kept.flatten(1).t(), weights)[None])[0])
-            return
-        s = self.settings
-        images = weights.repeat_interleave(self.inputs.shape[0] // self.units)
-        weighted = self.gradients * images.view(-1, *[1] * (self.gradients.dim() - 1))
-        weight = out.new_empty(self.shape)  # only its shape is read
-        out.add_(
-            torch.ops.aten.convolution_backward(
-                weighted, self.inputs, weight, None, s["stride"], s["padding"], s["dilation"], s["transposed"],
-                s["output_padding"], s["groups"], [False, True, False],
-            )[1]
-        )  # fmt: skip
-
-    def each(self, start: int, stop: int) -> Tensor:
-        return self._shaped(self._each(start, stop))
-
-    def select(self, units: Tensor) -> "Convolution":
-        def of(images: Tensor) -> Tensor:
-            return images.unflatten(0, (self.units, -1))[units].flatten(0, 1)
-
-        return Convolution(of(self.inputs), of(self.gradients), len(units), self.shape, self.settings, Workspace())
-
-    def _shaped(self, flat: Tensor) -> Tensor:
-        """[n, groups * window, outputs of a group] as [n, *shape of the weight]."""
-        groups = int(self.settings["groups"])
-        outputs, rest = self.shape[0] // groups, self.shape[1:]
-        window = flat.reshape(-1, groups, math.prod(rest), outputs)
-        return window.transpose(2, 3).reshape(-1, *self.shape)
-
-    def _each(self, start: int, stop: int, *, keep: bool = False) -> Tensor:
-        """The gradients of units start..stop as [n, groups, window, outputs of a group]."""
-        s, per_unit = self.settings, self.inputs.shape[0] // self.units
-        inputs, outputs = (self.gradients, self.inputs) if s["transposed"] else (self.inputs, self.gradients)
-        groups, spatial = int(s["groups"]), outputs.dim() - 2
-        padding = [int(p) for p in reversed(s["padding"]) for _ in range(2)]
-        kernel = self.shape[2:]
-        window, channels = math.prod(self.shape[1:]), outputs.shape[1] // groups
-        shape = (stop - start, groups, window, channels)
-        found = self.workspace.take(*shape, like=inputs) if keep else inputs.new_empty(shape)
-        places_per_unit = per_unit * math.prod(outputs.shape[2:])
-        size = max(1, WINDOW_BYTES // (groups * window * places_per_unit * inputs.element_size()))
-        for first in range(start, stop, size):
-            last = min(stop, first + size)
-            images = inputs[first * per_unit : last * per_unit]
-            if any(padding):
-                images = torch.nn.functional.pad(images, padding)
-            for d in range(spatial):
-                reach = int(s["dilation"][d]) * (kernel[d] - 1) + 1
-                images = images.unfold(2 + d, reach, int(s["stride"][d]))[..., :: int(s["dilation"][d])]
-                images = images.narrow(2 + d, 0, outputs.shape[2 + d])
-            # [images, channels, *places, *kernel] to [units, groups, window, images of a unit * places]
-            n = last - first
-            images = images.reshape(n, per_unit, groups, -1, *images.shape[2:])
-            places = tuple(range(4, 4 + spatial))
-            kernels = tuple(range(4 + spatial, 4 + 2 * spatial))
-            images = images.permute(0, 2, 3, *kernels, 1, *places).reshape(n * groups, window, -1)
-            results = outputs[first * per_unit : last * per_unit].reshape(n, per_unit, groups, channels, -1)
-            results = results.permute(0, 2, 1, 4, 3).reshape(n * groups, -1, channels)
-            torch.bmm(images, results, out=found[first - start : last - start].view(n * groups, window, channels))
-        return found
-
-
-KEEP_BYTES_CONVOLUTION = 1 << 28
-WINDOW_BYTES = 1 << 21  # windows are unfolded for so many units at a time: they stay in the cache
 
 
 def as_use(made: Use | Tensor) -> Use:

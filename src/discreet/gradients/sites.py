@@ -1,7 +1,9 @@
 """Where each parameter's gradient can be taken apart by units: the first ops above it that carry the batch."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -9,7 +11,7 @@ from torch.autograd.graph import GradientEdge
 
 from discreet.errors import PrivacyError
 from discreet.gradients.graph import Edge, Graph, Node, is_leaf
-from discreet.gradients.rows import Match, match, random_labels
+from discreet.gradients.rows import Match, Matching, random_labels
 
 # ops that only rearrange a parameter: its value is the same for every unit above them, and so is its norm
 REARRANGEMENTS = {
@@ -25,13 +27,14 @@ class Site:
     """An op whose output carries the batch, with the inputs that are the same for every unit.
 
     `outputs` says for each of its used outputs where the units stand; `inputs` are the numbers of the inputs that
-    depend on parameters alone, `below` the names of those parameters.
+    depend on parameters alone, `below` the names of those parameters. The `last` ones have no other site below them.
     """
 
     node: int
     outputs: dict[int, Match]
     inputs: tuple[int, ...]
     below: dict[int, tuple[str, ...]]
+    last: bool
 
 
 @dataclass(frozen=True)
@@ -46,8 +49,10 @@ class Analysis:
     evident: bool
     recomputes: bool
 
-    def edges(self) -> list[Edge]:
-        return [(site.node, number) for site in self.sites for number in site.outputs]
+    @cached_property
+    def uses(self) -> Counter[str]:
+        """How often each parameter is used."""
+        return Counter(name for site in self.sites for names in site.below.values() for name in names)
 
 
 def gradients_at(
@@ -61,22 +66,19 @@ def gradients_at(
     return {edge: g.detach() for edge, g in zip(edges, found, strict=True) if g is not None}
 
 
-def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> tuple[Analysis, dict[Edge, Tensor]]:
-    """Find the sites of a graph, and return the gradients of sum(losses) at their outputs with them.
+def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> Analysis:
+    """Find the sites of a graph.
 
     From every parameter upwards: an op whose output carries the batch (found by reweighting the losses) is a site;
     an op that fails, but whose inputs are all made of parameters and of the model's `own` tensors, is part of how the
     parameter is prepared, and the search goes on above it; one that fails with anything else among its inputs, which
     may be data, mixes examples.
     """
-    per_unit = len(losses) // units
     labels = random_labels(units, losses.dtype)
     ones = torch.ones_like(losses)
-    weights = [label.to(ones).repeat_interleave(per_unit) for label in labels]
     shared = set(graph.leaves)  # nodes whose value does not depend on the batch
     carrying: dict[int, dict[int, Match]] = {}
     failed: dict[int, None] = {}
-    gradients: dict[Edge, Tensor] = {}
     pending = list(shared)
     while pending:
         above = dict.fromkeys(n for i in pending for n in graph.consumers.get(i, []))
@@ -84,17 +86,21 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
         pending = [n for n in candidates if graph.name(n) in REARRANGEMENTS and _all_shared(graph, n, shared)]
         shared.update(pending)
         candidates = [n for n in candidates if n not in shared]
-        edges = [(n, number) for n in candidates for number in graph.outputs.get(n, [])]
-        plain = gradients_at(graph, losses, edges, ones, retain=True)
-        scaled = [gradients_at(graph, losses, edges, w, retain=True) for w in weights]
-        for n in candidates:
-            reached = [(n, k) for k in graph.outputs.get(n, []) if (n, k) in plain]
-            matches = {e[1]: match(plain[e], [s[e] for s in scaled], labels) for e in reached}
-            if all(m is not None for m in matches.values()):
-                carrying[n] = {k: m for k, m in matches.items() if m is not None}
-                gradients.update({e: plain[e] for e in reached})
-            else:
-                failed[n] = None
+        for some in _in_turns(graph, candidates):
+            edges = [(n, number) for n in some for number in graph.outputs.get(n, [])]
+            plain = gradients_at(graph, losses, edges, ones, retain=True)
+            matchings = {edge: Matching(gradient, units) for edge, gradient in plain.items()}
+            for label in labels:
+                weights = label.to(ones).repeat_interleave(len(losses) // units)
+                scaled = gradients_at(graph, losses, edges, weights, retain=True)
+                for edge, matching in matchings.items():
+                    matching.compare(scaled[edge], label)
+            for n in some:
+                reached = {k: matchings[n, k].found() for k in graph.outputs.get(n, []) if (n, k) in plain}
+                if all(m is not None for m in reached.values()):
+                    carrying[n] = {k: m for k, m in reached.items() if m is not None}
+                else:
+                    failed[n] = None
         settled = [n for n in failed if _all_shared(graph, n, shared) and constants_are_known(graph, n, own, units)]
         for n in settled:
             del failed[n]
@@ -104,13 +110,44 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
         _refuse_mixing(graph, list(failed))
     below = _parameters_below(graph, shared)
     sites: list[Site] = []
+    found = {n for n, matches in carrying.items() if matches}
     for n, matches in carrying.items():
         inputs = tuple(k for k, e in enumerate(graph.inputs[n]) if e is not None and e[0] in shared)
         if matches:
-            sites.append(Site(n, matches, inputs, {k: below[_child(graph, n, k)] for k in inputs}))
+            names = {k: below[_child(graph, n, k)] for k in inputs}
+            sites.append(Site(n, matches, inputs, names, last=not _reaches(graph, n, found)))
     evident = all(matches and all(m.evident for m in matches.values()) for matches in carrying.values())
     evident = evident and not any(graph.name(i) in ROW_MOVERS for i in range(len(graph.nodes)))
-    return Analysis(tuple(sites), evident, any(_recomputes(graph.nodes[site.node]) for site in sites)), gradients
+    return Analysis(tuple(sites), evident, any(_recomputes(graph.nodes[site.node]) for site in sites))
+
+
+_TURN_BYTES = 1 << 25  # gradients that are compared at a time
+
+
+def _in_turns(graph: Graph, candidates: Sequence[int]) -> list[list[int]]:
+    """The candidates a few at a time, so that their gradients take little memory."""
+    turns: list[list[int]] = [[]]
+    size = 0
+    for n in candidates:
+        size += sum(4 * graph.shape((n, number)).numel() for number in graph.outputs.get(n, []))
+        if size > _TURN_BYTES and turns[-1]:
+            turns.append([])
+            size = 0
+        turns[-1].append(n)
+    return turns
+
+
+def _reaches(graph: Graph, n: int, sites: set[int]) -> bool:
+    """Whether there is another site below an op."""
+    stack, seen = [n], {n}
+    while stack:
+        for edge in graph.inputs[stack.pop()]:
+            if edge is not None and edge[0] not in seen:
+                if edge[0] in sites:
+                    return True
+                seen.add(edge[0])
+                stack.append(edge[0])
+    return False
 
 
 def _recomputes(node: Node) -> bool:

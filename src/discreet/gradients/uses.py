@@ -4,26 +4,51 @@ A use answers three questions, for units 0..n-1 of a batch: `norms()`, the squar
 `add_weighted(weights, out)`, which adds the sum of weight * gradient to `out`; `each(start, stop)`, the gradients
 themselves. `select(units)` is the same use for some of the units only.
 
+Some uses have several ways to answer, its kernels: `kernels()` names them, with what each would cost, and the attribute
+`kernel` says which one `norms()` takes. None of them changes what is released.
+
 A gradient may be a sum of long terms that cancel. Where `add_weighted` adds the terms themselves, `lengths()` bounds
 their lengths' sum for each unit (None: it adds gradients that were made). Units that nearly cancel must be made, one by
 one, and measured and added as they were made: their terms would take the others' digits with them, and what is left of
 them would not be what was measured. The engine sees to that.
 """
 
-import math
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 from torch import Tensor
 
-KEEP_BYTES = 1 << 28  # per-unit gradients of one parameter up to this size are kept between norm and sum
-PART_BYTES = 1 << 24  # larger ones are made in parts of about this size
+PART_BYTES = 1 << 22  # gradients that are not kept are made in parts of about this size: they stay in the cache
+SMALL_BYTES = 1 << 16  # a unit's gradient that is no larger is kept, whatever the plan
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a kernel costs for one unit: nanoseconds of norm and sum together, and the bytes of the gradient it keeps.
+
+    One that keeps nothing holds what the gradients are made of.
+    """
+
+    time: float
+    kept: int = 0
+
+
+# nanoseconds on one core of a current server, which need to be right only relative to each other
+PRODUCT = 0.018  # a multiplication and addition of a matrix product
+NORM = 0.15  # a value that is squared and summed
+SUM = 0.17  # a value of kept gradients that is added to the weighted sum
 
 
 class Use(Protocol):
     """What an op did with a parameter, unit by unit."""
 
     units: int
+    kernel: str | None
+
+    def kernels(self) -> dict[str, Cost]: ...
+    def held(self) -> list[Tensor]: ...
 
     def norms(self) -> Tensor: ...
     def lengths(self) -> Tensor | None: ...
@@ -59,30 +84,6 @@ def parts(units: int, bytes_per_unit: int) -> list[tuple[int, int]]:
     return [(start, min(units, start + size)) for start in range(0, units, size)]
 
 
-class Workspace:
-    """Memory that kept gradients are made in, step after step: fresh pages cost as much as the arithmetic.
-
-    What it hands out is valid until `restart`, which the engine calls for each batch.
-    """
-
-    def __init__(self) -> None:
-        self._rooms: list[Tensor] = []
-        self._next = 0
-
-    def restart(self) -> None:
-        self._next = 0
-
-    def take(self, *shape: int, like: Tensor) -> Tensor:
-        """A tensor of this shape; the same memory as in the last batch where it is large enough."""
-        size, i = math.prod(shape), self._next
-        self._next += 1
-        if i == len(self._rooms):
-            self._rooms.append(like.new_empty(0))
-        if self._rooms[i].numel() < size or (self._rooms[i].dtype, self._rooms[i].device) != (like.dtype, like.device):
-            self._rooms[i] = like.new_empty(size + size // 8)  # the size of a batch varies from draw to draw
-        return self._rooms[i][:size].view(shape)
-
-
 _SMALL = 1e-14  # lengths below it have squares that float32 cannot hold to full accuracy
 
 
@@ -106,11 +107,27 @@ def _products(left: Tensor, right: Tensor) -> Tensor:
     return found
 
 
-class Materialised:
+class Single:
+    """What uses with one way to answer have in common."""
+
+    kernel: str | None = None
+
+    def kernels(self) -> dict[str, Cost]:
+        return {}
+
+    def held(self) -> list[Tensor]:
+        """The tensors that stay until the sum is taken: for the plan of memory."""
+        return []
+
+
+class Materialised(Single):
     """Gradients that are there already, [units, *shape]: biases, scales, whatever is small."""
 
     def __init__(self, gradients: Tensor) -> None:
         self.gradients, self.units = gradients, len(gradients)
+
+    def held(self) -> list[Tensor]:
+        return [self.gradients]
 
     def norms(self) -> Tensor:
         return squared_norms(self.gradients)
@@ -136,51 +153,64 @@ class OuterProducts:
     """Gradients that are sums of outer products: left [units, rows, a], right [units, rows, b], gradient [a, b].
 
     `shape` is that of the gradient where it has further dimensions of size 1.
+
+    | kernel       | norms                               | sum                     |
+    | ------------ | ----------------------------------- | ----------------------- |
+    | product      | of gradients made in parts          | one product of all rows |
+    | product+keep | of gradients made and kept          | of what was kept        |
+    | gram         | from two Gram matrices, rows x rows | one product of all rows |
+
+    One row a unit needs none of them: the norm is the product of the rows' norms.
     """
 
-    def __init__(
-        self, left: Tensor, right: Tensor, shape: tuple[int, ...] | None = None, workspace: Workspace | None = None
-    ) -> None:
+    def __init__(self, left: Tensor, right: Tensor, shape: tuple[int, ...] | None = None) -> None:
         self.left, self.right, self.units = left, right, len(left)
-        self.workspace = Workspace() if workspace is None else workspace
         self.shape = (left.shape[2], right.shape[2]) if shape is None else shape
+        self.kernel: str | None = None
         self._kept: Tensor | None = None
 
     def transposed(self) -> "OuterProducts":
-        return OuterProducts(self.right, self.left, workspace=self.workspace)
+        return OuterProducts(self.right, self.left)
 
     def joined(self, others: "list[OuterProducts]") -> "OuterProducts":
         """All of them as one use: the rows of several calls of a layer count like more rows of one."""
         uses = [self, *others]
         left, right = torch.cat([u.left for u in uses], 1), torch.cat([u.right for u in uses], 1)
-        return OuterProducts(left, right, self.shape, self.workspace)
+        return OuterProducts(left, right, self.shape)
+
+    def held(self) -> list[Tensor]:
+        return [self.left, self.right]
+
+    def kernels(self) -> dict[str, Cost]:
+        rows, a, b = self.left.shape[1], self.left.shape[2], self.right.shape[2]
+        if rows == 1:
+            return {}
+        product = PRODUCT * rows * a * b
+        return {
+            "product": Cost(2 * product + NORM * a * b),
+            "product+keep": Cost(product + (NORM + SUM) * a * b, a * b * self.left.element_size()),
+            "gram": Cost(product + rows * rows * (1.3 * PRODUCT * (a + b) + 4 * NORM)),
+        }
 
     def norms(self) -> Tensor:
-        left, right = self.left, self.right
-        units, rows, a, b = *left.shape, right.shape[2]
-        if rows == 1:
-            return _products(left, right)
-        if rows * rows * (a + b) < 16 * a * b:
-            return self._gram_norms()
-        if units * a * b * left.element_size() <= KEEP_BYTES:
-            self._kept = torch.bmm(left.mT, right, out=self.workspace.take(units, a, b, like=left))
+        if self._kept is not None:
             return squared_norms(self._kept)
-        pieces = [squared_norms(self.each(i, j)) for i, j in parts(units, a * b * left.element_size())]
-        return torch.cat(pieces)
+        if self.left.shape[1] == 1:
+            return _products(self.left, self.right)
+        kernel = self.kernel or leanest(self.kernels())
+        if kernel == "gram":
+            return gram_norms(self.left, self.right, self._make)
+        if kernel == "product+keep":
+            self._kept = self._make(0, self.units)
+            self.left, self.right = (t.new_empty(self.units, 0, t.shape[2]) for t in (self.left, self.right))  # may go
+            return squared_norms(self._kept)
+        size = self.left.shape[2] * self.right.shape[2] * self.left.element_size()
+        return torch.cat([squared_norms(self._make(i, j)) for i, j in parts(self.units, size)])
 
     def lengths(self) -> Tensor | None:
         if self._kept is not None or self.left.shape[1] == 1:
             return None
         return (row_lengths(self.left) * row_lengths(self.right)).sum(1)
-
-    def _gram_norms(self) -> Tensor:
-        """For few rows: <G, G> from two Gram matrices, G never made, but for units whose rows nearly cancel."""
-        left, right = self.left @ self.left.mT, self.right @ self.right.mT
-        found = torch.einsum("urs,urs->u", left, right)
-        lengths = (left.diagonal(dim1=1, dim2=2) * right.diagonal(dim1=1, dim2=2)).clamp(min=0).sqrt().sum(1)
-        for u in torch.nonzero(found < 0.02 * lengths.square()).flatten().tolist():  # rounding would show
-            found[u] = squared_norms(self.each(u, u + 1))[0]
-        return found
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         out = out.view(self.left.shape[2], self.right.shape[2])
@@ -194,8 +224,31 @@ class OuterProducts:
             right = right * weights[:, None, None]
         out.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1))
 
-    def each(self, start: int, stop: int) -> Tensor:
-        return torch.bmm(self.left[start:stop].mT, self.right[start:stop]).view(-1, *self.shape)
+    def _make(self, start: int, stop: int) -> Tensor:
+        return torch.bmm(self.left[start:stop].mT, self.right[start:stop])
 
-    def select(self, units: Tensor) -> "OuterProducts":
-        return OuterProducts(self.left[units], self.right[units], self.shape)
+    def each(self, start: int, stop: int) -> Tensor:
+        made = self._make(start, stop) if self._kept is None else self._kept[start:stop]
+        return made.view(-1, *self.shape)
+
+    def select(self, units: Tensor) -> "Use":
+        if self._kept is not None:
+            return Materialised(self._kept[units].view(-1, *self.shape))
+        found = OuterProducts(self.left[units], self.right[units], self.shape)
+        found.kernel = self.kernel
+        return found
+
+
+def leanest(kernels: dict[str, Cost]) -> str:
+    """The fastest of those that keep nothing; or, where a unit's gradient is small, of all."""
+    return min((k for k, cost in kernels.items() if cost.kept <= SMALL_BYTES), key=lambda k: kernels[k].time)
+
+
+def gram_norms(left: Tensor, right: Tensor, make: Callable[[int, int], Tensor]) -> Tensor:
+    """For few rows: <G, G> from two Gram matrices, G never made, but for units whose rows nearly cancel."""
+    first, second = left @ left.mT, right @ right.mT
+    found = torch.einsum("urs,urs->u", first, second)
+    lengths = (first.diagonal(dim1=1, dim2=2) * second.diagonal(dim1=1, dim2=2)).clamp(min=0).sqrt().sum(1)
+    for u in torch.nonzero(found < 0.02 * lengths.square()).flatten().tolist():  # rounding would show
+        found[u] = squared_norms(make(u, u + 1))[0]
+    return found

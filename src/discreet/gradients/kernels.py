@@ -1,0 +1,116 @@
+"""Which kernel each parameter's gradients are made by: the fastest ones whose memory fits beside the activations."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from torch import Tensor
+
+from discreet.errors import ConfigError
+from discreet.gradients.graph import Graph
+from discreet.gradients.uses import Cost, Use
+
+
+def choose(
+    uses: Mapping[str, Use], places: Mapping[str, int], peak: "Peak | None", memory: float, pins: Mapping[str, str]
+) -> dict[str, str]:
+    """A kernel for each parameter that has a choice: pinned, or the fastest that the memory allows.
+
+    `places` are the ops at which the parameters' gradients are taken. The `peak` of a step may be `memory` times what
+    the forward pass saved; without one nothing is kept.
+    """
+    found: dict[str, str] = {}
+    options: dict[str, dict[str, Cost]] = {}
+    for name, use in uses.items():
+        costs = use.kernels()
+        if not costs:
+            continue
+        pinned = pins.get(name, pins.get("*"))
+        if pinned in costs:
+            found[name] = pinned
+        elif name in pins:
+            raise ConfigError(f"parameter {name!r} has no kernel {pinned!r}; it has {', '.join(sorted(costs))}.")
+        else:
+            options[name] = costs
+            found[name] = min((k for k in costs if not costs[k].kept), key=lambda k: costs[k].time)
+    if peak is None:
+        return found
+    peak.expect(uses, places)
+    better: list[tuple[float, str, str]] = []
+    for name, costs in options.items():
+        best = min(costs, key=lambda k: costs[k].time)
+        gain = costs[found[name]].time - costs[best].time
+        if costs[best].kept and gain > 0:
+            better.append((gain / costs[best].kept, name, best))
+    for _, name, kernel in sorted(better, reverse=True):
+        trial = found | {name: kernel}
+        if peak.of(trial) <= memory * peak.saved:
+            found = trial
+    return found
+
+
+class Peak:
+    """The most memory that a backward pass takes, in bytes, for a choice of kernels.
+
+    As the pass goes from op to op, it frees what the op saved, and adds what is kept or held for it until the sum is
+    taken. It is made before the pass, which frees what it looks at; `own` tensors are the model's, which no step frees.
+    """
+
+    def __init__(self, graph: Graph, own: Iterable[Tensor]) -> None:
+        order = sorted(range(len(graph.nodes)), key=lambda i: -graph.nodes[i]._sequence_nr())
+        self._place = {node: at for at, node in enumerate(order)}
+        mine = {storage(t) for t in own}
+        self._bytes: dict[int, int] = {}
+        self._freed: dict[int, int] = {}  # the last op, in the order of the backward pass, that needs a tensor
+        for i, node in enumerate(graph.nodes):
+            for tensor in saved_tensors(node):
+                key = storage(tensor)
+                if key not in mine:
+                    self._bytes[key] = tensor.untyped_storage().nbytes()
+                    self._freed[key] = max(self._freed.get(key, 0), self._place[i])
+        self.saved = sum(self._bytes.values())
+
+    def expect(self, uses: Mapping[str, Use], places: Mapping[str, int]) -> None:
+        """What will be taken apart, and at which ops."""
+        self._uses = uses
+        self._at = {name: self._place[places[name]] for name in uses}
+        self._costs = {name: use.kernels() for name, use in uses.items()}
+        self._held = {
+            name: {storage(t): t.untyped_storage().nbytes() for t in use.held()} for name, use in uses.items()
+        }
+
+    def of(self, kernels: Mapping[str, str]) -> int:
+        """The peak with these kernels."""
+        change = [0] * (len(self._place) + 1)
+        held: dict[int, int] = {}
+        for name, use in self._uses.items():
+            cost = self._costs[name].get(kernels.get(name, ""))
+            if cost is not None and cost.kept:
+                change[self._at[name]] += use.units * cost.kept
+                continue
+            for key, size in self._held[name].items():
+                if key not in held and key not in self._bytes:
+                    change[self._at[name]] += size
+                held[key] = size
+        for key, size in self._bytes.items():
+            if key not in held:
+                change[self._freed[key] + 1] -= size
+        now = peak = self.saved
+        for difference in change:
+            now += difference
+            peak = max(peak, now)
+        return peak
+
+
+def storage(tensor: Tensor) -> int:
+    """Where a tensor's memory begins."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def saved_tensors(node: Any) -> list[Tensor]:
+    """What an op keeps for its backward pass."""
+    found: list[Any] = list(getattr(node, "saved_tensors", ()))
+    for name in dir(type(node)):
+        if name.startswith("_saved_"):
+            value = getattr(node, name)
+            found += value if isinstance(value, tuple) else (value,)
+    return [v for v in found if isinstance(v, Tensor)]

@@ -1,0 +1,182 @@
+"""Uses that are made of other uses: several of one parameter, and those of something made of a parameter."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge
+
+from discreet.gradients.graph import Edge, Graph
+from discreet.gradients.sites import REARRANGEMENTS
+from discreet.gradients.uses import Cost, Materialised, OuterProducts, Single, Use, parts, squared_norms, sum_dtype
+
+
+def combine(uses: list[Use]) -> Use | None:
+    """Several uses of one parameter as one: their gradients add up before a norm is taken."""
+    if len(uses) < 2:
+        return uses[0] if uses else None
+    products = [u for u in uses if isinstance(u, OuterProducts)]
+    if len(products) == len(uses):
+        return products[0].joined(products[1:])
+    made = [u.gradients for u in uses if isinstance(u, Materialised)]
+    if len(made) == len(uses):
+        return Materialised(torch.stack(made).sum(0))
+    return Several(uses)
+
+
+class Several(Single):
+    """Uses of different kinds, with their cross terms: made unit by unit in parts, added, and then measured."""
+
+    def __init__(self, uses: list[Use]) -> None:
+        self.uses, self.units = uses, uses[0].units
+
+    def held(self) -> list[Tensor]:
+        return [tensor for use in self.uses for tensor in use.held()]
+
+    def each(self, start: int, stop: int) -> Tensor:
+        first, *rest = self.uses
+        total = first.each(start, stop).clone()
+        for use in rest:
+            total += use.each(start, stop)
+        return total
+
+    def norms(self) -> Tensor:
+        size = self.each(0, 1).nbytes
+        return torch.cat([squared_norms(self.each(i, j)) for i, j in parts(self.units, size)])
+
+    def lengths(self) -> Tensor:
+        found = [use.lengths() for use in self.uses]
+        parts = [u.norms().double().sqrt() if f is None else f for u, f in zip(self.uses, found, strict=True)]
+        return torch.stack(parts).sum(0)
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        for use in self.uses:
+            use.add_weighted(weights, out)
+
+    def select(self, units: Tensor) -> "Several":
+        return Several([use.select(units) for use in self.uses])
+
+
+class Prepared:
+    """A use of something made of a parameter (a slice, a look-up, a normalised weight): pulled back to the parameter.
+
+    `isometric`: the preparation only rearranges, so that norms stay. A preparation in less than float32 rounds what
+    is pulled through it: then each unit is pulled on its own and measured afterwards, never their sum.
+    """
+
+    def __init__(self, use: Use, edge: GradientEdge, parameter: nn.Parameter, *, isometric: bool) -> None:
+        self.use, self.edge, self.parameter, self.isometric = use, edge, parameter, isometric
+        self.units = use.units
+        self._made: Any = edge.node._input_metadata[edge.output_nr]  # shape and dtype of what was made
+        self._coarse = torch.finfo(self._made.dtype).bits < 32 or torch.finfo(parameter.dtype).bits < 32
+        self._measured: tuple[Tensor, Tensor] | None = None  # squared norms of what was made, and after the pull
+
+    @property
+    def kernel(self) -> str | None:
+        return self.use.kernel
+
+    @kernel.setter
+    def kernel(self, name: str | None) -> None:
+        self.use.kernel = name
+
+    def kernels(self) -> dict[str, Cost]:
+        """Those of the use it is made of, but for the one that makes no gradients to be pulled."""
+        found = self.use.kernels()
+        return found if self._keeps_norms else {name: cost for name, cost in found.items() if name != "gram"}
+
+    def held(self) -> list[Tensor]:
+        return self.use.held()
+
+    @property
+    def _keeps_norms(self) -> bool:
+        return self.isometric and not self._coarse
+
+    def _pull(self, gradients: Tensor, *, batched: bool) -> Tensor:
+        found = torch.autograd.grad(
+            [self.edge],
+            [self.parameter],
+            [gradients.to(self._made.dtype)],
+            retain_graph=True, is_grads_batched=batched, allow_unused=True,
+        )[0]  # fmt: skip
+        if found is None:
+            shape = (*gradients.shape[:1], *self.parameter.shape) if batched else self.parameter.shape
+            return self.parameter.new_zeros(shape)
+        return found.detach().to(sum_dtype(self.parameter.dtype))
+
+    def _pull_each(self, gradients: Tensor) -> Tensor:
+        try:
+            return self._pull(gradients, batched=True)
+        except RuntimeError:  # an op without a batched form
+            return torch.stack([self._pull(g, batched=False) for g in gradients])
+
+    def each(self, start: int, stop: int) -> Tensor:
+        return self._pull_each(self.use.each(start, stop))
+
+    def _parts(self) -> list[tuple[int, int]]:
+        return parts(self.units, self.parameter.numel() * 4)
+
+    def norms(self) -> Tensor:
+        return self.use.norms() if self._keeps_norms else self._measure()[1].clone()
+
+    def _measure(self) -> tuple[Tensor, Tensor]:
+        if self._measured is None:
+            made = self.use.norms() if self.kernel is not None and self.kernel.endswith("+keep") else None
+            before, after = [], []
+            for i, j in self._parts():
+                gradients = self.use.each(i, j)
+                if made is None:
+                    before.append(squared_norms(gradients))
+                after.append(squared_norms(self._pull_each(gradients)))
+            self._measured = torch.cat(before) if made is None else made, torch.cat(after)
+        return self._measured
+
+    def lengths(self) -> Tensor | None:
+        """Of the terms after they are pulled: by how much that lengthens is taken from the unit it lengthens most."""
+        if self._coarse:
+            return None
+        terms = self.use.lengths()
+        if self.isometric:
+            return terms
+        before, after = self._measure()
+        terms = before.double().sqrt() if terms is None else terms
+        ratios = after.double().sqrt() / terms
+        return terms * ratios.where(terms > 0, 0.0).nan_to_num(0, 0, 0).max()
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        if self._coarse:
+            for i, j in self._parts():
+                Materialised(self.each(i, j)).add_weighted(weights[i:j], out)
+            return
+        dtype = self._made.dtype if self._made.dtype.is_complex else out.dtype
+        total = out.new_zeros(torch.Size(self._made.shape), dtype=dtype)
+        self.use.add_weighted(weights, total)
+        out.add_(self._pull(total, batched=False))
+
+    def select(self, units: Tensor) -> "Prepared":
+        return Prepared(self.use.select(units), self.edge, self.parameter, isometric=self.isometric)
+
+
+def prepared(graph: Graph, edge: Edge, name: str, parameter: nn.Parameter, use: Use) -> Use:
+    """The use of a parameter at an op's input, whatever was done to the parameter on the way."""
+    while graph.name(edge[0]) == "ToCopyBackward0":  # a cast (autocast): sums are taken in float32, above and below it
+        cast = graph.inputs[edge[0]][0]
+        assert cast is not None
+        edge = cast
+    if edge[0] in graph.leaves:
+        return use
+    path: list[str] = []
+    i = edge[0]
+    while i not in graph.leaves and graph.name(i) in REARRANGEMENTS:
+        path.append(graph.name(i))
+        below = [e[0] for e in graph.inputs[i] if e is not None]
+        if len(below) != 1:
+            break
+        i = below[0]
+    only_rearranged = i in graph.leaves
+    if (
+        only_rearranged
+        and isinstance(use, OuterProducts)
+        and [op for op in path if op != "ToCopyBackward0"] == ["TBackward0"]
+    ):
+        return use.transposed()
+    return Prepared(use, GradientEdge(graph.nodes[edge[0]], edge[1]), parameter, isometric=only_rearranged)
