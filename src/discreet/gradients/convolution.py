@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from discreet.gradients.uses import (
     PRODUCT,
     SUM,
     Cost,
-    Materialised,
+    Kept,
     Use,
     gram_norms,
     leanest,
@@ -45,7 +46,7 @@ class Convolution:
     ) -> None:
         self.inputs, self.gradients, self.units, self.shape = inputs, gradients, units, shape
         self.settings, self.kernel = settings, None
-        self._kept: Tensor | None = None
+        self._kept: Kept | None = None
 
     def held(self) -> list[Tensor]:
         return [self.inputs, self.gradients]
@@ -75,18 +76,18 @@ class Convolution:
 
     def norms(self) -> Tensor:
         if self._kept is not None:
-            return squared_norms(self._kept)
+            return self._kept.norms()
         kernel = self.kernel or leanest(self.kernels())
         if kernel == "gram":
             pieces = [gram_norms(w, r, _making(w, r)) for w, r in self._windows(0, self.units)]
             return torch.cat(pieces)
         way, _, keep = kernel.partition("+")
-        if keep:
-            self._kept = self._make(0, self.units, way)
-            self.inputs, self.gradients = (t.new_empty(0, *t.shape[1:]) for t in (self.inputs, self.gradients))
-            return squared_norms(self._kept)
         size = self.shape.numel() * self.inputs.element_size()
-        return torch.cat([squared_norms(self._make(i, j, way)) for i, j in parts(self.units, size)])
+        if not keep:
+            return torch.cat([squared_norms(self._make(i, j, way)) for i, j in parts(self.units, size)])
+        self._kept, norms = Kept.made(partial(self._make, way=way), self.units, size)
+        self.inputs, self.gradients = (t.new_empty(0, *t.shape[1:]) for t in (self.inputs, self.gradients))  # may go
+        return norms
 
     def lengths(self) -> Tensor | None:
         if self._kept is not None:
@@ -97,7 +98,7 @@ class Convolution:
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         if self._kept is not None:
-            out.view(-1).addmv_(self._kept.flatten(1).t(), weights)
+            self._kept.add_weighted(weights, out)
             return
         s = self.settings
         images = weights.repeat_interleave(self.inputs.shape[0] // self.units)
@@ -112,12 +113,12 @@ class Convolution:
 
     def each(self, start: int, stop: int) -> Tensor:
         if self._kept is not None:
-            return self._kept[start:stop]
+            return self._kept.each(start, stop)
         return self._make(start, stop, (self.kernel or leanest(self.kernels())).partition("+")[0])
 
     def select(self, units: Tensor) -> Use:
         if self._kept is not None:
-            return Materialised(self._kept[units])
+            return self._kept.select(units)
 
         def of(images: Tensor) -> Tensor:
             return images.unflatten(0, (self.units, -1))[units].flatten(0, 1)

@@ -76,8 +76,8 @@ class Engine:
         if measure and plan is None:
             plan = choose(uses, run.places, peak, self._memory, self._pins)
             remember(self._plans, key, plan)
-            for name, kernel in plan.items():
-                uses[name].kernel = kernel
+            for name in plan.keys() & self._pins.keys():  # the others' gradients are not kept beside what they are
+                uses[name].kernel = plan[name]  # made of, all of which is held in this first pass
         found = UnitGradients(uses, units, self.parameters, graph.strangers, run.norms)
         if measure:
             self.kernels = plan or {}

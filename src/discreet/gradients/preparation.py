@@ -91,6 +91,11 @@ class Prepared:
     def _keeps_norms(self) -> bool:
         return self.isometric and not self._coarse
 
+    @property
+    def made_shape(self) -> torch.Size:
+        """The shape of what was made."""
+        return torch.Size(self._made.shape)
+
     def _pull(self, gradients: Tensor, *, batched: bool) -> Tensor:
         found = torch.autograd.grad(
             [self.edge],
@@ -103,14 +108,15 @@ class Prepared:
             return self.parameter.new_zeros(shape)
         return found.detach().to(sum_dtype(self.parameter.dtype))
 
-    def _pull_each(self, gradients: Tensor) -> Tensor:
+    def pull(self, gradients: Tensor) -> Tensor:
+        """What gradients of what was made, one a unit, are for the parameter."""
         try:
             return self._pull(gradients, batched=True)
         except RuntimeError:  # an op without a batched form
             return torch.stack([self._pull(g, batched=False) for g in gradients])
 
     def each(self, start: int, stop: int) -> Tensor:
-        return self._pull_each(self.use.each(start, stop))
+        return self.pull(self.use.each(start, stop))
 
     def _parts(self) -> list[tuple[int, int]]:
         return parts(self.units, self.parameter.numel() * 4)
@@ -120,15 +126,20 @@ class Prepared:
 
     def _measure(self) -> tuple[Tensor, Tensor]:
         if self._measured is None:
-            made = self.use.norms() if self.kernel is not None and self.kernel.endswith("+keep") else None
-            before, after = [], []
-            for i, j in self._parts():
-                gradients = self.use.each(i, j)
-                if made is None:
-                    before.append(squared_norms(gradients))
-                after.append(squared_norms(self._pull_each(gradients)))
-            self._measured = torch.cat(before) if made is None else made, torch.cat(after)
+            if self.kernel is not None and self.kernel.endswith("+keep"):
+                self.use.norms()  # makes and keeps them
+            form = None if self._coarse else Rescaling.of(self)
+            found = [self._measure_part(self.use.each(i, j), form) for i, j in self._parts()]
+            self._measured = torch.cat([before for before, _ in found]), torch.cat([after for _, after in found])
         return self._measured
+
+    def _measure_part(self, gradients: Tensor, form: "Rescaling | None") -> tuple[Tensor, Tensor]:
+        if form is None:
+            return squared_norms(gradients), squared_norms(self.pull(gradients))
+        before, after, longest = form.norms(gradients)
+        for unit in torch.nonzero(~(after >= 0.02 * longest)).flatten().tolist():  # rounding would show
+            after[unit] = squared_norms(self.pull(gradients[unit : unit + 1]))[0]
+        return before, after
 
     def lengths(self) -> Tensor | None:
         """Of the terms after they are pulled: by how much that lengthens is taken from the unit it lengthens most."""
@@ -148,12 +159,62 @@ class Prepared:
                 Materialised(self.each(i, j)).add_weighted(weights[i:j], out)
             return
         dtype = self._made.dtype if self._made.dtype.is_complex else out.dtype
-        total = out.new_zeros(torch.Size(self._made.shape), dtype=dtype)
+        total = out.new_zeros(self.made_shape, dtype=dtype)
         self.use.add_weighted(weights, total)
         out.add_(self._pull(total, batched=False))
 
     def select(self, units: Tensor) -> "Prepared":
         return Prepared(self.use.select(units), self.edge, self.parameter, isometric=self.isometric)
+
+
+class Rescaling:
+    """A preparation that rescales each output's weights and takes out of them along their mean and themselves.
+
+    Standardised and normalised weights are such: for output o a gradient v becomes a v + U M U'v, with U the two
+    directions (constant, and the weights less their mean) and a number a and a matrix M of o's own. So norms after it
+    follow from the norm before it and two inner products. Whether it is one is seen each time by pulling the two
+    directions and a random third, which determine a and M and leave nothing else.
+    """
+
+    def __init__(self, scale: Tensor, matrix: Tensor, directions: Tensor) -> None:
+        self._scale, self._directions = scale, directions
+        self._form = scale[:, None, None] * (matrix + matrix.mT) + matrix.mT @ matrix
+
+    @classmethod
+    def of(cls, prepared: Prepared) -> "Rescaling | None":
+        """The form of a preparation, if it has it."""
+        weight = prepared.parameter.detach()
+        if prepared.made_shape != weight.shape or weight.dim() < 2 or weight[0].numel() < 4:
+            return None
+        flat = weight.reshape(len(weight), -1).to(sum_dtype(weight.dtype))
+        centred = flat - flat.mean(1, keepdim=True)
+        directions = torch.stack([torch.ones_like(flat), centred], 2)
+        directions = directions / torch.linalg.vector_norm(directions, dim=1, keepdim=True)
+        generator = torch.Generator()
+        generator.seed()
+        random = torch.randn(flat.shape, generator=generator).to(flat)
+        tried = torch.cat([directions, random[:, :, None]], 2)  # [outputs, values, 3]
+        pulled = (
+            prepared.pull(tried.permute(2, 0, 1).reshape(3, *weight.shape)).reshape(3, *flat.shape).permute(1, 2, 0)
+        )
+        inside = directions.mT @ tried
+        outside = random - (directions @ inside[:, :, 2:])[:, :, 0]
+        scale = (outside * pulled[:, :, 2]).sum(1) / outside.square().sum(1)
+        matrix = (directions.mT @ pulled - scale[:, None, None] * inside)[:, :, :2]
+        expected = scale[:, None, None] * tried + directions @ (matrix @ inside)
+        error = torch.linalg.vector_norm(expected - pulled, dim=1)
+        size = torch.linalg.vector_norm(pulled, dim=1).amax(1, keepdim=True)
+        allowed = 64 * torch.finfo(flat.dtype).eps * size
+        return cls(scale, matrix, directions) if bool((error <= allowed).all()) else None
+
+    def norms(self, gradients: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Squared norms before and after, and the latter without what is taken out."""
+        rows = gradients.reshape(len(gradients), len(self._scale), -1)
+        squared = squared_norms(rows.flatten(0, 1)).view(len(rows), -1)
+        inner = torch.bmm(rows.transpose(0, 1), self._directions)  # [outputs, units, 2]
+        taken = ((inner @ self._form) * inner).sum((0, 2))
+        longest = squared @ self._scale.square()
+        return squared.sum(1), longest + taken, longest
 
 
 def prepared(graph: Graph, edge: Edge, name: str, parameter: nn.Parameter, use: Use) -> Use:

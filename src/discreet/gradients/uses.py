@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-PART_BYTES = 1 << 22  # gradients that are not kept are made in parts of about this size: they stay in the cache
+PART_BYTES = 1 << 23  # gradients are made in parts of about this size: in the cache, and where activations were freed
 SMALL_BYTES = 1 << 16  # a unit's gradient that is no larger is kept, whatever the plan
 
 
@@ -149,6 +149,41 @@ class Materialised(Single):
         return Materialised(self.gradients[units])
 
 
+class Kept:
+    """Gradients that were made, some units at a time, and wait for the sum."""
+
+    def __init__(self, pieces: list[Tensor]) -> None:
+        self.pieces = pieces
+
+    @classmethod
+    def made(cls, make: Callable[[int, int], Tensor], units: int, bytes_per_unit: int) -> "tuple[Kept, Tensor]":
+        """All units' gradients, and their squared norms."""
+        pieces, norms = [], []
+        for start, stop in parts(units, bytes_per_unit):
+            piece = make(start, stop)
+            norms.append(squared_norms(piece))
+            pieces.append(piece)
+        return cls(pieces), torch.cat(norms)
+
+    def norms(self) -> Tensor:
+        return torch.cat([squared_norms(piece) for piece in self.pieces])
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        for piece, factors in zip(self.pieces, weights.split([len(p) for p in self.pieces]), strict=True):
+            out.view(-1).addmv_(piece.flatten(1).t(), factors)
+
+    def each(self, start: int, stop: int) -> Tensor:
+        found, first = [], 0
+        for piece in self.pieces:
+            if first < stop and start < first + len(piece):
+                found.append(piece[max(0, start - first) : stop - first])
+            first += len(piece)
+        return found[0] if len(found) == 1 else torch.cat(found)
+
+    def select(self, units: Tensor) -> Materialised:
+        return Materialised(torch.cat(self.pieces)[units])
+
+
 class OuterProducts:
     """Gradients that are sums of outer products: left [units, rows, a], right [units, rows, b], gradient [a, b].
 
@@ -167,7 +202,7 @@ class OuterProducts:
         self.left, self.right, self.units = left, right, len(left)
         self.shape = (left.shape[2], right.shape[2]) if shape is None else shape
         self.kernel: str | None = None
-        self._kept: Tensor | None = None
+        self._kept: Kept | None = None
 
     def transposed(self) -> "OuterProducts":
         return OuterProducts(self.right, self.left)
@@ -194,18 +229,18 @@ class OuterProducts:
 
     def norms(self) -> Tensor:
         if self._kept is not None:
-            return squared_norms(self._kept)
+            return self._kept.norms()
         if self.left.shape[1] == 1:
             return _products(self.left, self.right)
         kernel = self.kernel or leanest(self.kernels())
         if kernel == "gram":
             return gram_norms(self.left, self.right, self._make)
-        if kernel == "product+keep":
-            self._kept = self._make(0, self.units)
-            self.left, self.right = (t.new_empty(self.units, 0, t.shape[2]) for t in (self.left, self.right))  # may go
-            return squared_norms(self._kept)
         size = self.left.shape[2] * self.right.shape[2] * self.left.element_size()
-        return torch.cat([squared_norms(self._make(i, j)) for i, j in parts(self.units, size)])
+        if kernel == "product":
+            return torch.cat([squared_norms(self._make(i, j)) for i, j in parts(self.units, size)])
+        self._kept, norms = Kept.made(self._make, self.units, size)
+        self.left, self.right = (t.new_empty(self.units, 0, t.shape[2]) for t in (self.left, self.right))  # may go
+        return norms
 
     def lengths(self) -> Tensor | None:
         if self._kept is not None or self.left.shape[1] == 1:
@@ -215,7 +250,7 @@ class OuterProducts:
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         out = out.view(self.left.shape[2], self.right.shape[2])
         if self._kept is not None:
-            out.view(-1).addmv_(self._kept.flatten(1).t(), weights)
+            self._kept.add_weighted(weights, out)
             return
         left, right = self.left, self.right
         if left.shape[2] <= right.shape[2]:
@@ -225,15 +260,14 @@ class OuterProducts:
         out.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1))
 
     def _make(self, start: int, stop: int) -> Tensor:
-        return torch.bmm(self.left[start:stop].mT, self.right[start:stop])
+        return torch.bmm(self.left[start:stop].mT, self.right[start:stop]).view(-1, *self.shape)
 
     def each(self, start: int, stop: int) -> Tensor:
-        made = self._make(start, stop) if self._kept is None else self._kept[start:stop]
-        return made.view(-1, *self.shape)
+        return self._make(start, stop) if self._kept is None else self._kept.each(start, stop)
 
     def select(self, units: Tensor) -> "Use":
         if self._kept is not None:
-            return Materialised(self._kept[units].view(-1, *self.shape))
+            return self._kept.select(units)
         found = OuterProducts(self.left[units], self.right[units], self.shape)
         found.kernel = self.kernel
         return found
