@@ -4,6 +4,7 @@ import hashlib
 import math
 import os
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,12 @@ from torch import Tensor
 
 Octets = npt.NDArray[np.uint8]
 Coins = npt.NDArray[np.bool_]
-Rooms = dict[tuple[int, torch.dtype], tuple[Octets, list[Tensor]]]
+Values = npt.NDArray[Any]
 
-CHUNK = 1 << 19  # values drawn at a time: each call on a chunk is worth its own cost
+CHUNK = 1 << 16  # values drawn at a time: few enough to stay in the cache, many enough to be worth the calls
 _ZEROS = memoryview(bytes(6 * CHUNK + 12))
+_LEAST, _MOST = 1e-10, 1e10  # scales whose squares fit into float32 with all that a squared radius may be
+_FAST_LOG = torch.backends.cpu.get_cpu_capability() == "AVX512"  # for which numpy has a vectorised logarithm
 
 
 class Source:
@@ -27,9 +30,9 @@ class Source:
     a number; two streams of one root never share a key.
     """
 
-    def __init__(self, key: bytes, rooms: "Rooms | None" = None) -> None:
+    def __init__(self, key: bytes, room: "Room | None" = None) -> None:
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-        self._rooms = {} if rooms is None else rooms
+        self._room = Room() if room is None else room
 
     def octets(self, count: int, room: Octets | None = None) -> Octets:
         """`count` uniform bytes, in `room` (at least 16 bytes longer) if there is one."""
@@ -44,26 +47,20 @@ class Source:
     def fill_normal(self, out: Tensor, scale: float) -> Tensor:
         """Fill a flat tensor with normal values of standard deviation `scale`.
 
-        By polar coordinates: a radius sqrt(-2 log u) from 63 random bits, in float64 so that neither its tail (9.4
-        standard deviations) nor its neighbourhood of zero is rounded away, and an angle from 32 more, in out's dtype.
+        By polar coordinates: a radius sqrt(-2 log u) from 63 random bits, the logarithm in float64 so that neither the
+        radius' tail (9.4 standard deviations) nor its neighbourhood of zero is rounded away, and an angle from 32 more;
+        the rest is in out's dtype.
         """
-        most = (min(len(out), CHUNK) + 1) // 2  # pairs at a time; their rooms are used again and again
-        if (most, out.dtype) not in self._rooms:
-            floats = [torch.empty(most, dtype=dtype) for dtype in (torch.float64, out.dtype, out.dtype, out.dtype)]
-            self._rooms[most, out.dtype] = np.empty(12 * most + 16, np.uint8), floats
-        octets, (squared, radii, angles, cosines) = self._rooms[most, out.dtype]
-        for start in range(0, len(out), CHUNK):
-            part = out[start : start + CHUNK]
-            pairs, rest = (len(part) + 1) // 2, len(part) // 2
-            random = torch.from_numpy(self.octets(12 * pairs, octets))
-            square, radius, angle, cosine = squared[:pairs], radii[:pairs], angles[:pairs], cosines[:pairs]
-            square.copy_(random[: 8 * pairs].view(torch.int64).bitwise_and_(2**63 - 1))
-            square.add_(0.5).mul_(2.0**-63).log_().mul_(-2.0)
-            radius.copy_(square).sqrt_().mul_(scale)
-            angle.copy_(random[8 * pairs :].view(torch.int32)).mul_(2.0**-31 * math.pi)
-            torch.mul(radius, torch.cos(angle, out=cosine), out=part[:pairs])
-            torch.mul(radius[:rest], angle.sin_()[:rest], out=part[pairs:])
-        return out
+        if out.dtype not in (torch.float32, torch.float64):
+            return out.copy_(self.fill_normal(torch.empty(len(out)), scale))
+        values = out.numpy()
+        folded = min(max(scale, _LEAST), _MOST)  # the part of the scale that the squared radius takes
+        for start in range(0, len(values), CHUNK):
+            part = values[start : start + CHUNK]
+            self._room.cut((len(part) + 1) // 2, part.dtype)
+            self.octets(12 * self._room.pairs, self._room.octets)
+            self._room.fill(part, -2 * folded * folded)
+        return out if folded == scale else out.mul_(scale / folded)
 
     def uniforms(self, count: int) -> npt.NDArray[np.float64]:
         """`count` values in (0, 1], each (k + 1/2) / 2^63 of 63 random bits: fine where it matters, near zero."""
@@ -119,6 +116,58 @@ class Source:
         return chosen
 
 
+class Room:
+    """Where chunks of random bytes become normal values, one after another: fresh memory is dear."""
+
+    def __init__(self) -> None:
+        self.pairs, self._dtype, self._memory = 0, np.dtype(np.float32), np.empty(0, np.uint8)
+
+    def cut(self, pairs: int, dtype: "np.dtype[Any]") -> None:
+        """Make room for so many pairs of values."""
+        if pairs == self.pairs and dtype == self._dtype:
+            return
+        self.pairs, self._dtype = pairs, dtype
+        if len(self._memory) < 28 * pairs + 16:
+            self._memory = np.empty(28 * pairs + 16, np.uint8)
+        self._squares = self._memory[: 8 * pairs].view(np.float64)
+        self._angles = self._memory[: dtype.itemsize * pairs].view(
+            dtype
+        )  # made when the squares are not needed any more
+        self._radii = self._memory[8 * pairs : (8 + dtype.itemsize) * pairs].view(dtype)
+        self.octets = self._memory[16 * pairs : 28 * pairs + 16]
+        self._words = self.octets[: 8 * pairs].view(np.int64)
+        self._turns = self.octets[8 * pairs : 12 * pairs].view(np.int32)
+
+    def fill(self, out: Values, factor: float) -> None:
+        """Make values of `octets`: 8 for each pair's radius, then 4 for each pair's angle.
+
+        `factor` is -2 for standard normal values, and goes with the variance.
+        """
+        first, second = out[: self.pairs], out[self.pairs :]
+        squares, radii, angles = self._squares, self._radii, self._angles
+        np.copyto(squares, self._words)
+        np.add(squares, 0.5, squares)  # k + 1/2 for a signed k of 64 bits: in size, j + 1/2 for a j of 63
+        np.absolute(squares, squares)
+        np.multiply(squares, 2.0**-63, squares)
+        if _FAST_LOG:
+            np.log(squares, squares)
+        else:
+            torch.from_numpy(squares).log_()
+        np.copyto(radii, squares, "same_kind")
+        np.multiply(radii, factor, radii)
+        np.sqrt(radii, radii)
+        np.copyto(angles, self._turns, "same_kind")
+        np.multiply(angles, 2.0**-31 * math.pi, angles)
+        if out.dtype == np.float32:
+            np.cos(angles, first)
+            np.sin(angles[: len(second)], second)
+        else:  # numpy's are slow in float64
+            torch.cos(torch.from_numpy(angles), out=torch.from_numpy(first))
+            torch.sin(torch.from_numpy(angles[: len(second)]), out=torch.from_numpy(second))
+        np.multiply(first, radii, first)
+        np.multiply(second, radii[: len(second)], second)
+
+
 class Root:
     """A root key, from which every stream of a run is derived: one for each purpose and step.
 
@@ -130,11 +179,11 @@ class Root:
         self.seeded = seed is not None
         self._key = hashlib.sha256(f"discreet seed {seed}".encode()).digest() if self.seeded else os.urandom(32)
         self._process = os.getpid()
-        self._rooms: Rooms = {}  # where all streams work, one after another: fresh memory is dear
+        self._room = Room()  # where all streams work, one after another: fresh memory is dear
 
     def stream(self, purpose: str, number: int) -> Source:
         """The stream for `purpose` at step `number`. Ask once for each pair: asking again repeats the stream."""
         if self._process != os.getpid() and not self.seeded:
             self._key, self._process = os.urandom(32), os.getpid()
         label = f"{purpose} {number}".encode()
-        return Source(hashlib.blake2b(label, key=self._key, digest_size=32).digest(), self._rooms)
+        return Source(hashlib.blake2b(label, key=self._key, digest_size=32).digest(), self._room)
