@@ -158,6 +158,13 @@ def test_coins_consume_the_digits_of_the_rate_one_after_another():
     assert not Fixed([*digits[:-1], 13]).bernoulli(1, rate)[0]
 
 
+@pytest.mark.parametrize("rate", [Fraction(0), Fraction(1, 3), Fraction(256, 60_000), Fraction(3, 256), Fraction(1)])
+def test_chosen_are_the_coins_that_are_true(rate):
+    coins, chosen = (getattr(SEEDED.stream("chosen", 0), name)(5000, rate) for name in ("bernoulli", "chosen"))
+    assert coins.dtype == np.bool_
+    assert np.array_equal(np.flatnonzero(coins), chosen)
+
+
 def test_rate_one_takes_all():
     assert SEEDED.stream("all", 0).bernoulli(1000, Fraction(1)).all()
 

@@ -104,16 +104,29 @@ class Source:
         One byte decides most coins; the few that tie with the rate's first byte are decided by a coin for
         the rest of the rate, and so on: no rounding anywhere.
         """
-        if rate >= 1:
-            return np.ones(count, np.bool_)
-        first, rest = divmod(rate * 256, 1)
+        coins = np.zeros(count, np.bool_)
+        coins[self.chosen(count, rate)] = True
+        return coins
+
+    def chosen(self, count: int, rate: Fraction) -> npt.NDArray[np.intp]:
+        """Which of `count` such coins are true, in order."""
+        return self._chosen(count, rate.numerator, rate.denominator)
+
+    def _chosen(self, count: int, numerator: int, denominator: int) -> npt.NDArray[np.intp]:
+        if numerator >= denominator:
+            return np.arange(count)
+        first, rest = divmod(numerator * 256, denominator)
         octets = self.octets(count)
-        chosen = octets < int(first)
-        if rest:
-            tied = np.flatnonzero(octets == int(first))
-            if len(tied):
-                chosen[tied] = self.bernoulli(len(tied), rest)
-        return chosen
+        if not rest:
+            return (octets < first).nonzero()[0]
+        found = (octets <= first).nonzero()[0]
+        tied = (octets[found] == first).nonzero()[0]
+        if not len(tied):
+            return found
+        kept = np.ones(len(found), np.bool_)
+        kept[tied] = False
+        kept[tied[self._chosen(len(tied), rest, denominator)]] = True
+        return found[kept]
 
 
 class Room:
@@ -130,9 +143,7 @@ class Room:
         if len(self._memory) < 28 * pairs + 16:
             self._memory = np.empty(28 * pairs + 16, np.uint8)
         self._squares = self._memory[: 8 * pairs].view(np.float64)
-        self._angles = self._memory[: dtype.itemsize * pairs].view(
-            dtype
-        )  # made when the squares are not needed any more
+        self._angles = self._memory[: dtype.itemsize * pairs].view(dtype)  # in place of the squares
         self._radii = self._memory[8 * pairs : (8 + dtype.itemsize) * pairs].view(dtype)
         self.octets = self._memory[16 * pairs : 28 * pairs + 16]
         self._words = self.octets[: 8 * pairs].view(np.int64)
