@@ -140,12 +140,13 @@ class Room:
         if pairs == self.pairs and dtype == self._dtype:
             return
         self.pairs, self._dtype = pairs, dtype
-        if len(self._memory) < 28 * pairs + 16:
-            self._memory = np.empty(28 * pairs + 16, np.uint8)
+        room = -(-pairs // 8) * 8  # so that each part begins where a line of the cache does
+        if len(self._memory) < 28 * room + 16:
+            self._memory = torch.empty(28 * room + 16, dtype=torch.uint8).numpy()
         self._squares = self._memory[: 8 * pairs].view(np.float64)
         self._angles = self._memory[: dtype.itemsize * pairs].view(dtype)  # in place of the squares
-        self._radii = self._memory[8 * pairs : (8 + dtype.itemsize) * pairs].view(dtype)
-        self.octets = self._memory[16 * pairs : 28 * pairs + 16]
+        self._radii = self._memory[8 * room :][: dtype.itemsize * pairs].view(dtype)
+        self.octets = self._memory[16 * room :][: 12 * pairs + 16]
         self._words = self.octets[: 8 * pairs].view(np.int64)
         self._turns = self.octets[8 * pairs : 12 * pairs].view(np.int32)
 
