@@ -19,7 +19,7 @@ Values = npt.NDArray[Any]
 CHUNK = 1 << 16  # values drawn at a time: few enough to stay in the cache, many enough to be worth the calls
 _ZEROS = memoryview(bytes(6 * CHUNK + 12))
 _LEAST, _MOST = 1e-10, 1e10  # scales whose squares fit into float32 with all that a squared radius may be
-_FAST_LOG = torch.backends.cpu.get_cpu_capability() == "AVX512"  # for which numpy has a vectorised logarithm
+_SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(9)]  # of the power series, for up to pi / 4
 
 
 class Source:
@@ -161,23 +161,43 @@ class Room:
         np.add(squares, 0.5, squares)  # k + 1/2 for a signed k of 64 bits: in size, j + 1/2 for a j of 63
         np.absolute(squares, squares)
         np.multiply(squares, 2.0**-63, squares)
-        if _FAST_LOG:
-            np.log(squares, squares)
-        else:
-            torch.from_numpy(squares).log_()
+        np.log(squares, squares)
         np.copyto(radii, squares, "same_kind")
         np.multiply(radii, factor, radii)
         np.sqrt(radii, radii)
         np.copyto(angles, self._turns, "same_kind")
-        np.multiply(angles, 2.0**-31 * math.pi, angles)
         if out.dtype == np.float32:
+            np.multiply(angles, 2.0**-31 * math.pi, angles)
             np.cos(angles, first)
             np.sin(angles[: len(second)], second)
-        else:  # numpy's are slow in float64
-            torch.cos(torch.from_numpy(angles), out=torch.from_numpy(first))
-            torch.sin(torch.from_numpy(angles[: len(second)]), out=torch.from_numpy(second))
+        else:
+            np.multiply(angles, 2.0**-33 * math.pi, angles)
+            _turn(angles, first, second)
         np.multiply(first, radii, first)
         np.multiply(second, radii[: len(second)], second)
+
+
+def _turn(quarters: Values, cosines: Values, sines: Values) -> None:
+    """Cosines and sines of four times these angles of at most pi / 4, in float64 (numpy's own are slow there, and
+    torch's wait for all threads); there may be one sine less."""
+    squares = quarters * quarters
+    sine = np.full_like(quarters, _SINE[-1])
+    for coefficient in _SINE[-2::-1]:
+        sine *= squares
+        sine += coefficient
+    sine *= quarters
+    np.multiply(sine, sine, squares)
+    np.subtract(1.0, squares, quarters)
+    np.sqrt(quarters, quarters)  # the cosine
+    sine *= quarters
+    sine *= 2.0  # of twice the angle
+    squares *= -2.0
+    squares += 1.0  # the cosine of twice the angle
+    np.multiply(sine[: len(sines)], squares[: len(sines)], sines)
+    sines *= 2.0
+    np.multiply(sine, sine, cosines)
+    cosines *= -2.0
+    cosines += 1.0
 
 
 class Root:
