@@ -1,4 +1,7 @@
+import hashlib
+import hmac
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -7,7 +10,7 @@ from torch.nn import functional as F
 
 from discreet import Clip, Gaussian, Mechanism, PerLayerClip, Plan, Poisson, PrivacyError, attach
 from discreet.contracts import Layout, Phase
-from discreet.ledger import Account, Ledger
+from discreet.ledger import Account, Ledger, chained, read
 
 LAYOUT = Layout(("w",), ((2, 3),))
 
@@ -140,3 +143,46 @@ def test_two_runs_cannot_count_in_one_file(tmp_path):
         attach(nn.Linear(3, 2), plan(), ledger=path)
     first.detach()
     attach(nn.Linear(3, 2), plan(), ledger=path).detach()
+
+
+@pytest.mark.parametrize("key", [None, b"sixteen bytes or more"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        {"kind": "release", "at": "now", "step": 3, "rate": 0.1, "multiplier": 1e-300, "unprobed": True},
+        {"kind": "query", "zeta": {"hash": 1, "a": ["é", None, {"kind": 'say "hash": {}'}]}, "hash": "old"},
+        {
+            "kind": "run",
+            "audit": {"kind": 1, "z": -0.0},
+            "has": [],
+            "hash ": 1,
+            "previous": "other",
+            "signature": "old",
+        },
+    ],
+)
+def test_a_line_is_the_json_of_its_content_with_keys_in_order(content, key):
+    """As plain JSON makes it, whatever stands before and after the hash."""
+    line, digest = chained(content, "before", key)
+    kept = {k: v for k, v in content.items() if k not in ("previous", "hash", "signature")} | {"previous": "before"}
+    assert digest == hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()
+    kept["hash"] = digest
+    if key is not None:
+        kept["signature"] = hmac.new(key, digest.encode(), "sha256").hexdigest()
+    elif "signature" in content:
+        kept["signature"] = content["signature"]
+    assert line == json.dumps(kept, sort_keys=True).encode() + b"\n"
+
+
+@pytest.mark.parametrize("key", [None, b"sixteen bytes or more"])
+def test_what_a_run_knows_of_itself_is_what_its_file_says(tmp_path, key):
+    """Lines that were just written are added up without being read again: to the same as by reading them."""
+    made = replace(plan(steps=9), noise_schedule=(1.2, 1.0, 0.8))
+    ledger = account(tmp_path / "ledger.jsonl", made, reserve=2, key=key)
+    for step in range(7):
+        ledger.spend(**({"unprobed": True} if step < 2 else {"seeded": True}))
+        found, torn = read(tmp_path / "ledger.jsonl", key, (Gaussian,))
+        assert not torn
+        assert found == ledger._book.content
+    assert [p.multiplier for p in ledger.phases if p.steps] == [1.2, 1.0, 0.8]
+    assert sum(p.steps for p in ledger.phases) == 7

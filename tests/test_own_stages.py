@@ -3,6 +3,7 @@
 import inspect
 import math
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -28,7 +29,7 @@ from discreet import (
     verify,
 )
 from discreet.bounds.clip import one_block
-from discreet.contracts import Box
+from discreet.contracts import Blocks, Box
 from discreet.noise.family import Family
 
 
@@ -378,3 +379,21 @@ def test_a_seeded_run_in_a_data_sets_ledger_breaks_itself_and_the_total_and_no_o
     assert [run.guarantee.sound for run in found.runs] == [False, True]
     assert not found.total.sound
     assert not ledger.guarantee().sound
+
+
+def test_noise_follows_a_contract_that_changes_in_place():
+    """A bound should not, but if it does, the noise is that of what it says now."""
+
+    class Moody(Normalise):
+        says: ClassVar = SimpleNamespace(members=(), norm=1.0, size=0, share=0.0)
+
+        def contract(self, layout, state):
+            self.says.members, self.says.size = layout.names, sum(layout.sizes)
+            return Blocks((self.says,))
+
+    private, _ = train(plan(Moody(), Gaussian(1.0)))
+    aggregate, layout = private._aggregate, private._aggregate.layout
+    for norm, factor in ((1.0, 1.0), (3.0, 1.0), (3.0, 0.5), (1.0, 1.0)):
+        Moody.says.norm = norm
+        contract = aggregate.bound.contract(layout, None)
+        assert aggregate._scales(contract, factor) == dict.fromkeys(layout.names, norm * factor)

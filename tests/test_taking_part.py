@@ -175,7 +175,18 @@ class Rigged(FixedSize):
 
 
 @pytest.mark.parametrize(
-    ("drawn", "words"), [((0, 0, 0), "twice"), ((3, 99), "no list of indices"), ((-1,), "no list"), ((0.5,), "no list")]
+    ("drawn", "words"),
+    [
+        ((0, 0, 0), "twice"),
+        ((5, 3, 5), "twice"),
+        ((3, 99), "no list of indices"),
+        ((99, 3), "no list of indices"),
+        ((-1,), "no list"),
+        ((-1, 3), "no list"),
+        ((3, -1), "no list"),
+        ((0.5,), "no list"),
+        (((1, 2), (3, 4)), "no list"),
+    ],
 )
 def test_a_draw_that_is_no_set_of_examples_is_refused(drawn, words):
     model = linear()

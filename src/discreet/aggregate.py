@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from discreet.accounting import cost, cost_for_search
 from discreet.accounting.guarantee import Condition, Guarantee
-from discreet.contracts import GRID, Layout, asked
+from discreet.contracts import GRID, Contract, Layout, asked
 from discreet.denoise import Added
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
 from discreet.gradients.engine import UnitGradients
@@ -55,6 +55,7 @@ class Aggregate:
         self._on_disk = ledger is not None
         book = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
         self._ledger = Account(book, plan, self.layout, audit)
+        self._scaled: tuple[Any, dict[str, float]] | None = None  # the scales of the last release
         self.root = Root(seed)
         self.begun = self._ledger.released  # the step at which this process took over
         self._process = os.getpid()
@@ -207,25 +208,32 @@ class Aggregate:
         stream = self.root.stream("noise", self.released)  # the count goes up before the noise is drawn: never twice
         self._ledger.spend(self._participations, **({"seeded": True} if self.root.seeded else {}), **notes)
         mechanism = self.plan.mechanism
-        contract = mechanism.contract(self.layout, self.state)
-        scales: dict[str, float] = {}
-        for block, scale in zip(contract.blocks, mechanism.scales(contract), strict=True):
-            scales.update(dict.fromkeys(block.members, scale * factor))
-        released = self._sums.release(mechanism.noise, scales, stream)
-        answers = {name: released.pop(name) / self._count for name in self._asked}
+        scales = self._scales(mechanism.contract(self.layout, self.state), factor)
+        over = 1 / self._count
+        released = self._sums.release(mechanism.noise, scales, stream, over if mechanism.denoise is None else 1.0)
+        answers = {name: released.pop(name) for name in self._asked}
         if mechanism.denoise is not None:
             law: Any = mechanism.noise.law
             added = Added(law, {name: scales[name] for name in released})
             denoised, self._denoised = mechanism.denoise.apply(released, added, self._denoised)
             if {n: t.shape for n, t in denoised.items()} != {n: t.shape for n, t in released.items()}:
                 raise PrivacyError(f"{mechanism.denoise!r} returned other parameters or shapes than it was given.")
-            released = {name: t.clone() for name, t in denoised.items()}  # what it keeps stays its own
-        for gradient in released.values():
-            gradient.mul_(1 / self._count)
+            released = {name: t * over for name, t in denoised.items()}  # what it keeps stays its own
+            answers = {name: t * over for name, t in answers.items()}
         if answers:
             self.state = self.bound.learn(answers, self.state)
         self.clear()
         return released
+
+    def _scales(self, contract: Contract, factor: float) -> dict[str, float]:
+        """The noise's scale for each member of a contract; computed again when one of the two has changed."""
+        key = factor, [(b.members, b.norm, b.size, b.share) for b in contract.blocks]
+        if self._scaled is None or self._scaled[0] != key:
+            found: dict[str, float] = {}
+            for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
+                found.update(dict.fromkeys(block.members, scale * factor))
+            self._scaled = key, found
+        return self._scaled[1]
 
     # --- what is proven ------------------------------------------------------------------------------------------
 
@@ -465,8 +473,12 @@ def _checked_draw(drawn: Any, length: int) -> Draw:
     indices = np.asarray(drawn)
     if indices.ndim == 1 and len(indices) == 0:
         return np.empty(0, np.intp)
-    if indices.ndim != 1 or indices.dtype.kind not in "iu" or indices.min() < 0 or indices.max() >= length:
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
         raise PrivacyError(f"the sampler drew {drawn!r}, which is no list of indices below {length}.")
-    if len(np.unique(indices)) != len(indices):
+    rising = bool((indices[1:] > indices[:-1]).all())  # as most draw: then the first and the last say it all
+    least, most = (indices[0], indices[-1]) if rising else (indices.min(), indices.max())
+    if least < 0 or most >= length:
+        raise PrivacyError(f"the sampler drew {drawn!r}, which is no list of indices below {length}.")
+    if not rising and len(np.unique(indices)) != len(indices):
         raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
     return indices.astype(np.intp)

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, get_args
 
 from discreet.errors import ConfigError, whole
@@ -14,7 +15,7 @@ class Layout:
     names: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
 
-    @property
+    @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(math.prod(shape) for shape in self.shapes)
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -37,6 +37,8 @@ from discreet.plan import Plan
 FORMAT = "discreet-ledger/1"
 _PACKAGES = ("discreet", "torch", "numpy", "scipy", "dp-accounting", "cryptography")
 _LONGEST = 1 << 24  # bytes a line may have
+_CHAIN = ("previous", "hash", "signature")  # what a line says of its place in the file
+_TEXT = json.JSONEncoder(sort_keys=True).encode
 SEEDED = Condition(
     "noise and sampling came from a fixed seed, so whoever knows it can take the noise off again", "broken"
 )
@@ -104,7 +106,6 @@ class Run:
 
     opening: Mapping[str, Any]
     one: Phase  # what one step costs
-    spent: list[Phase] = field(default_factory=list)
     released: int = 0
     participations: int = 0
     recovered: int = 0
@@ -112,8 +113,15 @@ class Run:
     cheapened: bool = False  # whether a line counts less than its steps cost
     seeded: bool = False  # whether a release's noise came from a known seed
     unprobed: bool = False  # whether a release was made before anything was probed
+    _spent: list[Phase] = field(default_factory=list)
+    _last: int = 0  # how many steps the last of them has: a Phase is made when it is asked for, not at each step
 
     @property
+    def spent(self) -> list[Phase]:
+        """What was counted, equal steps in a row together."""
+        return [*self._spent[:-1], *(replace(last, steps=self._last) for last in self._spent[-1:])]
+
+    @cached_property
     def stretches(self) -> list[tuple[int, float]]:
         """How many steps have which noise multiplier, in order."""
         factors = self.opening.get("schedule") or [[self.opening["steps"], 1.0]]
@@ -135,11 +143,12 @@ class Run:
             self.last = self.released
         self.released += steps
         self.participations += participations
-        last = self.spent[-1] if self.spent else None
+        last = self._spent[-1] if self._spent else None
         if last is not None and (last.rate, last.multiplier) == (rate, multiplier):
-            self.spent[-1] = replace(last, steps=last.steps + participations)
+            self._last += participations
         else:
-            self.spent.append(replace(self.one, rate=rate, multiplier=multiplier, steps=participations))
+            new = replace(self.one, rate=rate, multiplier=multiplier, steps=participations)
+            self._spent, self._last = [*self.spent, new], participations
 
     def horizon(self) -> list[Phase]:
         """What the run was declared to spend, or what it has spent if that is more."""
@@ -180,16 +189,20 @@ class Content:
     def take(self, line: bytes, key: bytes | None) -> None:
         """Check one line against the chain and add it up; a PrivacyError says what is wrong with it."""
         content = _parse(line)
-        expected, _ = chained(content, self.head, key)
+        expected, digest = chained(content, self.head, key)
         if expected != line + b"\n":
             raise PrivacyError("it was changed, moved, or follows a gap")
+        self.add(content, digest)
+
+    def add(self, content: Mapping[str, Any], digest: str) -> None:
+        """Add up one line that is known to follow in the chain."""
         if not self.hashes and content.get("format") != FORMAT:
             raise PrivacyError(f"its format is {content.get('format')!r}, this version reads {FORMAT!r}")
         try:
             self._add(content)
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise PrivacyError(f"its content makes no sense ({error})") from error
-        self.hashes.append(content["hash"])
+        self.hashes.append(digest)
 
     def _least(self, run: Run, count: int) -> int:
         """The fewest participations that the next `count` steps can add: passes that must begin in them."""
@@ -247,14 +260,17 @@ class Content:
 
 def chained(content: Mapping[str, Any], previous: str, key: bytes | None) -> tuple[bytes, str]:
     """A line of the file, and its hash."""
-    body = {k: v for k, v in content.items() if k not in ("previous", "hash", "signature")} | {"previous": previous}
-    digest = hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-    body["hash"] = digest
+    body = {k: v for k, v in content.items() if k not in _CHAIN} | {"previous": previous}
+    # the text of both, with and without the hash, has its keys in order: what stands before it and what stands after it
+    before = _TEXT({k: v for k, v in body.items() if k < "hash"})[1:-1]
+    after = _TEXT({k: v for k, v in body.items() if k > "hash"})[1:-1]
+    digest = hashlib.sha256(f"{{{before}{', ' if before else ''}{after}}}".encode()).hexdigest()
+    signature = content.get("signature")  # if there is no key, there is nothing to check it with
     if key is not None:
-        body["signature"] = hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
-    elif "signature" in content:  # nothing to check it with
-        body["signature"] = content["signature"]
-    return json.dumps(body, sort_keys=True).encode() + b"\n", digest
+        signature = hmac.new(key, digest.encode(), hashlib.sha256).hexdigest()
+    if signature is not None or "signature" in content:
+        after = _TEXT({**{k: v for k, v in body.items() if k > "hash"}, "signature": signature})[1:-1]
+    return f'{{{before}{", " if before else ""}"hash": "{digest}", {after}}}\n'.encode(), digest
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -405,7 +421,7 @@ class Book:
         """Write one line and have it on disk before returning; a line that could not be written is taken back."""
         first = {} if self.content.hashes else {"format": FORMAT}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        line, _ = chained({**first, "at": now, **content}, self.content.head, self._key)
+        line, digest = chained({**first, "at": now, **content}, self.content.head, self._key)
         if self.path is not None:
             if self.path.exists() and self.path.stat().st_size != self._read:
                 raise PrivacyError(
@@ -422,7 +438,10 @@ class Book:
                 self._take_back()
                 raise
             self._read += len(line)
-        self.content.take(line[:-1], self._key)
+        if content["kind"] == "release":  # made of plain figures, a moment ago: there is nothing to learn from its text
+            self.content.add(content, digest)
+        else:
+            self.content.take(line[:-1], self._key)
 
     def _take_back(self) -> None:
         assert self.path is not None

@@ -3,6 +3,7 @@
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -141,7 +142,7 @@ class Plan:
             left.append(replace(one, multiplier=one.multiplier * factor, steps=count))
         return left
 
-    @property
+    @cached_property
     def stretches(self) -> tuple[tuple[int, float], ...]:
         """How many steps have which factor on the noise, in order."""
         factors = self.noise_schedule or (1.0,)

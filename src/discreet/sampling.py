@@ -112,12 +112,11 @@ class Poisson:
 
     def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
         """The indices that take part in one step: each of `length` independently, with exactly the rate."""
-        import numpy as np
-
         stream = streams(step)
-        chosen = np.flatnonzero(stream.bernoulli(length, self.exact_rate))
+        chosen = stream.chosen(length, self.exact_rate)
         if self.cap is not None and len(chosen) > self.cap:
-            chosen = np.sort(chosen[stream.subset(len(chosen), self.cap)])
+            chosen = chosen[stream.subset(len(chosen), self.cap)]
+            chosen.sort()
         return chosen
 
 

@@ -1,8 +1,8 @@
 """The bounded sums of a logical batch, to which noise is added last."""
 
 import math
-from collections.abc import Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
 from typing import Protocol
 
 import torch
@@ -25,7 +25,9 @@ class Sums(Protocol):
     def clear(self) -> None: ...
     def add_weighted(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None: ...
     def add_rows(self, rows: Tensor, columns: Columns) -> None: ...
-    def release(self, noise: Noise, scales: Mapping[str, float], source: Source) -> dict[str, Tensor]: ...
+    def release(
+        self, noise: Noise, scales: Mapping[str, float], source: Source, factor: float = 1.0
+    ) -> dict[str, Tensor]: ...
 
 
 class FloatSums:
@@ -35,22 +37,28 @@ class FloatSums:
     """
 
     def __init__(self, like: Mapping[str, Tensor]) -> None:
-        self._like = like
+        self._sizes = {name: t.numel() for name, t in like.items()}
         self._groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
         for name, t in like.items():
             dtype = torch.float64 if t.dtype == torch.float64 else torch.float32
             self._groups.setdefault((t.device, dtype), []).append(name)
+        self._places: dict[
+            str, tuple[Sequence[int], Sequence[int], int]
+        ] = {}  # in the flat buffer: shape, strides, start
         self._views: dict[str, Tensor] = {}
         self._flats: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         for (device, dtype), names in self._groups.items():
-            flat = torch.zeros(sum(like[n].numel() for n in names), dtype=dtype, device=device)
+            starts = [0, *accumulate(self._sizes[n] for n in names)]
+            for name, start in zip(names, starts, strict=False):
+                contiguous = torch.empty(like[name].shape, device="meta").stride()
+                self._places[name] = tuple(like[name].shape), contiguous, start
+            flat = torch.zeros(starts[-1], dtype=dtype, device=device)
             self._flats[device, dtype] = flat
             self._views.update(self._split(flat, names))
         self._used = False
 
     def _split(self, flat: Tensor, names: list[str]) -> dict[str, Tensor]:
-        pieces = flat.split([self._like[n].numel() for n in names])
-        return {n: piece.view(self._like[n].shape) for n, piece in zip(names, pieces, strict=True)}
+        return {n: flat.as_strided(*self._places[n]) for n in names}
 
     def clear(self) -> None:
         if self._used:
@@ -74,17 +82,23 @@ class FloatSums:
             view = self._views[name]
             view.add_(total.reshape(view.shape))
 
-    def release(self, noise: Noise, scales: Mapping[str, float], source: Source) -> dict[str, Tensor]:
-        """Sum + noise for each tensor, and the sums are cleared. The noise is drawn on the CPU, whatever the device."""
+    def release(
+        self, noise: Noise, scales: Mapping[str, float], source: Source, factor: float = 1.0
+    ) -> dict[str, Tensor]:
+        """(Sum + noise) * factor for each tensor, and the sums are cleared.
+
+        The noise is drawn on the CPU, whatever the device.
+        """
         found: dict[str, Tensor] = {}
         for key, names in self._groups.items():
             flat = self._flats[key]
             drawn = torch.full(flat.shape, torch.nan, dtype=flat.dtype)
             for start, stop, scale in self._stretches(names, scales):
                 noise.sample(drawn[start:stop], scale, source)
-            if bool(drawn.isnan().any()):
+            if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
                 raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
-            found.update(self._split(drawn.to(flat.device).add_(flat), names))
+            total = drawn.to(flat.device).add_(flat)
+            found.update(self._split(total if factor == 1 else total.mul_(factor), names))
         self.clear()
         return found
 
@@ -92,7 +106,7 @@ class FloatSums:
         """Stretches of the flat buffer with one scale each."""
         start = 0
         for scale, same in groupby(names, key=scales.__getitem__):
-            end = start + sum(self._like[n].numel() for n in same)
+            end = start + sum(self._sizes[n] for n in same)
             yield start, end, scale
             start = end
 
@@ -133,8 +147,10 @@ class WholeSums:
                 known = self._sums.setdefault(n, torch.zeros_like(total))
                 known += total
 
-    def release(self, noise: Noise, scales: Mapping[str, float], source: Source) -> dict[str, Tensor]:
-        """Sum + discrete Gaussian noise for each tensor, in float64, and the sums are cleared."""
+    def release(
+        self, noise: Noise, scales: Mapping[str, float], source: Source, factor: float = 1.0
+    ) -> dict[str, Tensor]:
+        """(Sum + discrete Gaussian noise) * factor for each tensor, in float64, and the sums are cleared."""
         found: dict[str, Tensor] = {}
         for block in self.blocks:
             step = block.norm * GRID
@@ -142,6 +158,6 @@ class WholeSums:
                 like = self._like[name]
                 drawn = torch.from_numpy(discrete_gaussian(like.numel(), scales[name] / step, source))
                 total = drawn + self._sums[name].cpu() if name in self._sums else drawn
-                found[name] = (total.double() * step).view(like.shape).to(like.device)
+                found[name] = (total.double() * step).mul_(factor).view(like.shape).to(like.device)
         self.clear()
         return found

@@ -21,7 +21,7 @@ from discreet.aggregate import Aggregate
 from discreet.audit.canaries import audit_run, directions
 from discreet.audit.game import play
 from discreet.ledger import Account
-from discreet.noise.source import Root
+from discreet.noise.source import Room, Root
 from discreet.sums import FloatSums
 
 LEVEL = 0.01
@@ -172,7 +172,7 @@ def release_not_counted(patch):
 
 def seed_fixed(patch):
     def fixed(self, seed=None):
-        self.seeded, self._process, self._rooms = False, 0, {}
+        self.seeded, self._process, self._room = False, 0, Room()
         self._key = hashlib.sha256(b"the same in every run").digest()
 
     patch.setattr(Root, "__init__", fixed)
@@ -187,7 +187,7 @@ def noise_on_one_tensor(patch):
     def stretches(self, names, scales):
         start = 0
         for i, name in enumerate(names):
-            end = start + self._like[name].numel()
+            end = start + self._sizes[name]
             yield start, end, scales[name] if i == 0 else 0.0
             start = end
 
@@ -245,8 +245,8 @@ def noise_for_the_mean(patch):
     patch.setattr(
         FloatSums,
         "release",
-        lambda self, noise, scales, source, release=FloatSums.release: release(
-            self, noise, {n: s / 4 for n, s in scales.items()}, source
+        lambda self, noise, scales, source, factor=1.0, release=FloatSums.release: release(
+            self, noise, {n: s / 4 for n, s in scales.items()}, source, factor
         ),
     )
 

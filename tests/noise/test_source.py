@@ -7,6 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
+from discreet.noise import source
 from discreet.noise.source import CHUNK, Root, Source
 
 SEEDED = Root(seed=7)  # statistical tests are repeatable; each states its false-alarm rate for a fresh seed
@@ -39,17 +40,97 @@ class Words(Source):
         )
 
     def octets(self, count, room=None):
-        return self._bytes[:count].copy()
+        room[:count] = self._bytes[:count]
+        return room[:count]
 
 
-def test_the_tail_reaches_beyond_eight_standard_deviations_and_no_value_is_infinite():
-    words = [0, 1, 2**10, 2**62, 2**63 - 1, -1]
-    values = Words(words, [0] * 6).normals(12).double()
-    radius = values[:6]
-    expected = [math.sqrt(-2 * math.log((w % 2**63 + 0.5) / 2**63)) for w in words]
-    torch.testing.assert_close(radius, torch.tensor(expected, dtype=torch.float64), rtol=1e-12, atol=1e-9)
-    assert 9.3 < radius[0] < 9.5
+DTYPES = pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+LARGEST = math.sqrt(-2 * math.log(2.0**-64))  # 9.42
+
+
+def radius(word):
+    """sqrt(-2 log u) with u = |word + 1/2| / 2^63 as a float64, from a logarithm that is right near 1 too."""
+    u = abs(float(word) + 0.5) / 2**63
+    return math.sqrt(-2 * (math.log1p(u - 1) if u > 0.5 else math.log(u)))
+
+
+@DTYPES
+def test_the_tail_reaches_beyond_nine_standard_deviations_and_no_value_is_infinite(dtype):
+    words = [0, -1, 1, -2, 2**10, 2**62, -(2**62), 2**63 - 1, -(2**63)]  # all bits zero and all one are the first two
+    values = Words(words, [0] * len(words)).normals(2 * len(words), dtype).double()
+    found, expected = values[: len(words)].tolist(), [radius(w) for w in words]
+    assert found == pytest.approx(expected, rel=1e-6 if dtype == torch.float32 else 1e-12)
+    assert found[:2] == pytest.approx([LARGEST] * 2, rel=1e-6)
     assert values.isfinite().all()
+    turned = Words([0] * 4, [0, -1, 2**31 - 1, -(2**31)]).normals(8, dtype)
+    assert turned.isfinite().all()
+    assert turned[:4].tolist() == pytest.approx([LARGEST, LARGEST, -LARGEST, -LARGEST], rel=1e-6)
+
+
+@DTYPES
+def test_radii_near_zero_are_not_rounded_away(dtype):
+    """1 - u of 2^-10 to 2^-52, and the same with a bit more: each radius is itself, and none is its neighbour."""
+    words = [2**63 - top - top // 4 * more for top in (2**n for n in range(11, 54)) for more in (0, 1)]
+    values = Words(words, [0] * len(words)).normals(2 * len(words), dtype).double()
+    found = values[: len(words)].tolist()
+    assert found == pytest.approx([radius(w) for w in words], rel=1e-6 if dtype == torch.float32 else 1e-12)
+    assert 0 < min(found) < 3e-8
+    assert len(set(found[2:])) == len(words) - 2  # the first two differ by less than u's last bit
+
+
+@DTYPES
+def test_every_value_is_that_function_of_the_key_stream(dtype, monkeypatch):
+    """Against numpy's long doubles, of the same bytes: several chunks, an odd count, a scale."""
+    monkeypatch.setattr(source, "CHUNK", 1 << 12)
+    count, precision = 3 * 2**12 + 777, 1e-6 if dtype == torch.float32 else 3e-15
+    values = SEEDED.stream("function", 0).fill_normal(torch.empty(count, dtype=dtype), 0.37).double().numpy()
+    stream = SEEDED.stream("function", 0)
+    for start in range(0, count, 2**12):
+        part = values[start : start + 2**12]
+        pairs = (len(part) + 1) // 2
+        random = stream.octets(12 * pairs)
+        words, turns = random[: 8 * pairs].view(np.int64), random[8 * pairs :].view(np.int32)
+        u = np.abs(words.astype(np.float64) + 0.5).astype(np.longdouble) / 2**63
+        radii = 0.37 * np.sqrt(-2 * np.log(u))
+        angles = turns * (np.longdouble(math.pi) / 2**31)
+        first, second = part[:pairs], part[pairs:]
+        assert np.all(np.abs(first - radii * np.cos(angles)) <= precision * radii)
+        rest = len(second)
+        assert np.all(np.abs(second - (radii * np.sin(angles))[:rest]) <= precision * radii[:rest])
+        lengths = np.hypot(first[:rest], second)
+        assert np.all(np.abs(lengths - radii[:rest]) <= precision * radii[:rest])
+
+
+@DTYPES
+def test_any_scale_is_a_multiple_of_the_same_values(dtype):
+    standard = SEEDED.stream("scale", 0).normals(1000, dtype).double()
+    for scale in (1e-30, 1e-11, 1e-10, 1.0, 1e10, 1e11, 1e30):
+        values = SEEDED.stream("scale", 0).fill_normal(torch.empty(1000, dtype=dtype), scale).double()
+        torch.testing.assert_close(values / scale, standard, rtol=1e-6, atol=0)
+    assert not SEEDED.stream("scale", 0).fill_normal(torch.empty(1000, dtype=dtype), 0.0).any()
+
+
+@DTYPES
+def test_values_do_not_depend_on_the_number_of_threads(dtype):
+    threads = torch.get_num_threads()
+    try:
+        found = []
+        for number in (1, 2):
+            torch.set_num_threads(number)
+            found.append(SEEDED.stream("threads", 0).normals(CHUNK + 99, dtype))
+    finally:
+        torch.set_num_threads(threads)
+    assert torch.equal(*found)
+
+
+def test_other_dtypes_and_strides_are_filled_too():
+    standard = SEEDED.stream("other", 0).normals(100, torch.float32)
+    half = SEEDED.stream("other", 0).normals(100, torch.bfloat16)
+    torch.testing.assert_close(half, standard.to(torch.bfloat16))
+    column = torch.zeros(100, 3)
+    SEEDED.stream("other", 0).fill_normal(column[:, 1], 1.0)
+    assert torch.equal(column[:, 1], standard)
+    assert not column[:, ::2].any()
 
 
 def test_odd_counts_and_several_chunks():
@@ -81,6 +162,13 @@ def test_coins_consume_the_digits_of_the_rate_one_after_another():
     assert not Fixed(digits).bernoulli(1, rate)[0]  # equal to the rate in every digit: not below it
     assert Fixed([*digits[:-1], 11]).bernoulli(1, rate)[0]
     assert not Fixed([*digits[:-1], 13]).bernoulli(1, rate)[0]
+
+
+@pytest.mark.parametrize("rate", [Fraction(0), Fraction(1, 3), Fraction(256, 60_000), Fraction(3, 256), Fraction(1)])
+def test_chosen_are_the_coins_that_are_true(rate):
+    coins, chosen = (getattr(SEEDED.stream("chosen", 0), name)(5000, rate) for name in ("bernoulli", "chosen"))
+    assert coins.dtype == np.bool_
+    assert np.array_equal(np.flatnonzero(coins), chosen)
 
 
 def test_rate_one_takes_all():

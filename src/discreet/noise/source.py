@@ -4,6 +4,7 @@ import hashlib
 import math
 import os
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -13,10 +14,12 @@ from torch import Tensor
 
 Octets = npt.NDArray[np.uint8]
 Coins = npt.NDArray[np.bool_]
-Rooms = dict[tuple[int, torch.dtype], tuple[Octets, list[Tensor]]]
+Values = npt.NDArray[Any]
 
-CHUNK = 1 << 19  # values drawn at a time: each call on a chunk is worth its own cost
+CHUNK = 1 << 16  # values drawn at a time: few enough to stay in the cache, many enough to be worth the calls
 _ZEROS = memoryview(bytes(6 * CHUNK + 12))
+_LEAST, _MOST = 1e-10, 1e10  # scales whose squares fit into float32 with all that a squared radius may be
+_SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(9)]  # of the power series, for up to pi / 4
 
 
 class Source:
@@ -27,9 +30,9 @@ class Source:
     a number; two streams of one root never share a key.
     """
 
-    def __init__(self, key: bytes, rooms: "Rooms | None" = None) -> None:
+    def __init__(self, key: bytes, room: "Room | None" = None) -> None:
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
-        self._rooms = {} if rooms is None else rooms
+        self._room = Room() if room is None else room
 
     def octets(self, count: int, room: Octets | None = None) -> Octets:
         """`count` uniform bytes, in `room` (at least 16 bytes longer) if there is one."""
@@ -44,26 +47,20 @@ class Source:
     def fill_normal(self, out: Tensor, scale: float) -> Tensor:
         """Fill a flat tensor with normal values of standard deviation `scale`.
 
-        By polar coordinates: a radius sqrt(-2 log u) from 63 random bits, in float64 so that neither its tail (9.4
-        standard deviations) nor its neighbourhood of zero is rounded away, and an angle from 32 more, in out's dtype.
+        By polar coordinates: a radius sqrt(-2 log u) from 63 random bits, the logarithm in float64 so that neither the
+        radius' tail (9.4 standard deviations) nor its neighbourhood of zero is rounded away, and an angle from 32 more;
+        the rest is in out's dtype.
         """
-        most = (min(len(out), CHUNK) + 1) // 2  # pairs at a time; their rooms are used again and again
-        if (most, out.dtype) not in self._rooms:
-            floats = [torch.empty(most, dtype=dtype) for dtype in (torch.float64, out.dtype, out.dtype, out.dtype)]
-            self._rooms[most, out.dtype] = np.empty(12 * most + 16, np.uint8), floats
-        octets, (squared, radii, angles, cosines) = self._rooms[most, out.dtype]
-        for start in range(0, len(out), CHUNK):
-            part = out[start : start + CHUNK]
-            pairs, rest = (len(part) + 1) // 2, len(part) // 2
-            random = torch.from_numpy(self.octets(12 * pairs, octets))
-            square, radius, angle, cosine = squared[:pairs], radii[:pairs], angles[:pairs], cosines[:pairs]
-            square.copy_(random[: 8 * pairs].view(torch.int64).bitwise_and_(2**63 - 1))
-            square.add_(0.5).mul_(2.0**-63).log_().mul_(-2.0)
-            radius.copy_(square).sqrt_().mul_(scale)
-            angle.copy_(random[8 * pairs :].view(torch.int32)).mul_(2.0**-31 * math.pi)
-            torch.mul(radius, torch.cos(angle, out=cosine), out=part[:pairs])
-            torch.mul(radius[:rest], angle.sin_()[:rest], out=part[pairs:])
-        return out
+        if out.dtype not in (torch.float32, torch.float64):
+            return out.copy_(self.fill_normal(torch.empty(len(out)), scale))
+        values = out.numpy()
+        folded = min(max(scale, _LEAST), _MOST)  # the part of the scale that the squared radius takes
+        for start in range(0, len(values), CHUNK):
+            part = values[start : start + CHUNK]
+            self._room.cut((len(part) + 1) // 2, part.dtype)
+            self.octets(12 * self._room.pairs, self._room.octets)
+            self._room.fill(part, -2 * folded * folded)
+        return out if folded == scale else out.mul_(scale / folded)
 
     def uniforms(self, count: int) -> npt.NDArray[np.float64]:
         """`count` values in (0, 1], each (k + 1/2) / 2^63 of 63 random bits: fine where it matters, near zero."""
@@ -107,16 +104,100 @@ class Source:
         One byte decides most coins; the few that tie with the rate's first byte are decided by a coin for
         the rest of the rate, and so on: no rounding anywhere.
         """
-        if rate >= 1:
-            return np.ones(count, np.bool_)
-        first, rest = divmod(rate * 256, 1)
+        coins = np.zeros(count, np.bool_)
+        coins[self.chosen(count, rate)] = True
+        return coins
+
+    def chosen(self, count: int, rate: Fraction) -> npt.NDArray[np.intp]:
+        """Which of `count` such coins are true, in order."""
+        return self._chosen(count, rate.numerator, rate.denominator)
+
+    def _chosen(self, count: int, numerator: int, denominator: int) -> npt.NDArray[np.intp]:
+        if numerator >= denominator:
+            return np.arange(count)
+        first, rest = divmod(numerator * 256, denominator)
         octets = self.octets(count)
-        chosen = octets < int(first)
-        if rest:
-            tied = np.flatnonzero(octets == int(first))
-            if len(tied):
-                chosen[tied] = self.bernoulli(len(tied), rest)
-        return chosen
+        if not rest:
+            return (octets < first).nonzero()[0]
+        found = (octets <= first).nonzero()[0]
+        tied = (octets[found] == first).nonzero()[0]
+        if not len(tied):
+            return found
+        kept = np.ones(len(found), np.bool_)
+        kept[tied] = False
+        kept[tied[self._chosen(len(tied), rest, denominator)]] = True
+        return found[kept]
+
+
+class Room:
+    """Where chunks of random bytes become normal values, one after another: fresh memory is dear."""
+
+    def __init__(self) -> None:
+        self.pairs, self._dtype, self._memory = 0, np.dtype(np.float32), np.empty(0, np.uint8)
+
+    def cut(self, pairs: int, dtype: "np.dtype[Any]") -> None:
+        """Make room for so many pairs of values."""
+        if pairs == self.pairs and dtype == self._dtype:
+            return
+        self.pairs, self._dtype = pairs, dtype
+        room = -(-pairs // 8) * 8  # so that each part begins where a line of the cache does
+        if len(self._memory) < 28 * room + 16:
+            self._memory = torch.empty(28 * room + 16, dtype=torch.uint8).numpy()
+        self._squares = self._memory[: 8 * pairs].view(np.float64)
+        self._angles = self._memory[: dtype.itemsize * pairs].view(dtype)  # in place of the squares
+        self._radii = self._memory[8 * room :][: dtype.itemsize * pairs].view(dtype)
+        self.octets = self._memory[16 * room :][: 12 * pairs + 16]
+        self._words = self.octets[: 8 * pairs].view(np.int64)
+        self._turns = self.octets[8 * pairs : 12 * pairs].view(np.int32)
+
+    def fill(self, out: Values, factor: float) -> None:
+        """Make values of `octets`: 8 for each pair's radius, then 4 for each pair's angle.
+
+        `factor` is -2 for standard normal values, and goes with the variance.
+        """
+        first, second = out[: self.pairs], out[self.pairs :]
+        squares, radii, angles = self._squares, self._radii, self._angles
+        np.copyto(squares, self._words)
+        np.add(squares, 0.5, squares)  # k + 1/2 for a signed k of 64 bits: in size, j + 1/2 for a j of 63
+        np.absolute(squares, squares)
+        np.multiply(squares, 2.0**-63, squares)
+        np.log(squares, squares)
+        np.copyto(radii, squares, "same_kind")
+        np.multiply(radii, factor, radii)
+        np.sqrt(radii, radii)
+        np.copyto(angles, self._turns, "same_kind")
+        if out.dtype == np.float32:
+            np.multiply(angles, 2.0**-31 * math.pi, angles)
+            np.cos(angles, first)
+            np.sin(angles[: len(second)], second)
+        else:
+            np.multiply(angles, 2.0**-33 * math.pi, angles)
+            _turn(angles, first, second)
+        np.multiply(first, radii, first)
+        np.multiply(second, radii[: len(second)], second)
+
+
+def _turn(quarters: Values, cosines: Values, sines: Values) -> None:
+    """Cosines and sines of four times these angles of at most pi / 4, in float64 (numpy's own are slow there, and
+    torch's wait for all threads); there may be one sine less."""
+    squares = quarters * quarters
+    sine = np.full_like(quarters, _SINE[-1])
+    for coefficient in _SINE[-2::-1]:
+        sine *= squares
+        sine += coefficient
+    sine *= quarters
+    np.multiply(sine, sine, squares)
+    np.subtract(1.0, squares, quarters)
+    np.sqrt(quarters, quarters)  # the cosine
+    sine *= quarters
+    sine *= 2.0  # of twice the angle
+    squares *= -2.0
+    squares += 1.0  # the cosine of twice the angle
+    np.multiply(sine[: len(sines)], squares[: len(sines)], sines)
+    sines *= 2.0
+    np.multiply(sine, sine, cosines)
+    cosines *= -2.0
+    cosines += 1.0
 
 
 class Root:
@@ -130,11 +211,11 @@ class Root:
         self.seeded = seed is not None
         self._key = hashlib.sha256(f"discreet seed {seed}".encode()).digest() if self.seeded else os.urandom(32)
         self._process = os.getpid()
-        self._rooms: Rooms = {}  # where all streams work, one after another: fresh memory is dear
+        self._room = Room()  # where all streams work, one after another: fresh memory is dear
 
     def stream(self, purpose: str, number: int) -> Source:
         """The stream for `purpose` at step `number`. Ask once for each pair: asking again repeats the stream."""
         if self._process != os.getpid() and not self.seeded:
             self._key, self._process = os.urandom(32), os.getpid()
         label = f"{purpose} {number}".encode()
-        return Source(hashlib.blake2b(label, key=self._key, digest_size=32).digest(), self._rooms)
+        return Source(hashlib.blake2b(label, key=self._key, digest_size=32).digest(), self._room)
