@@ -60,8 +60,8 @@ class Transformer(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, 10)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        # the places are given the batch's dimension, as the other libraries need it
-        places = torch.arange(tokens.shape[1]).expand(tokens.shape[0], -1)
+        # the places are given the batch's dimension, in memory of their own, as the other libraries need it
+        places = torch.arange(tokens.shape[1]).repeat(tokens.shape[0], 1)
         return self.head(self.norm(self.blocks(self.words(tokens) + self.places(places))).mean(1))
 
 

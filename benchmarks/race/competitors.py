@@ -78,7 +78,7 @@ def converted(model: nn.Module) -> nn.Module:
 
 def supported(options: dict[str, Any]) -> dict[str, Any]:
     for name in options.keys() - inspect.signature(discreet.attach).parameters.keys():
-        raise Missing(f"this version of discreet has no attach(..., {name}=)")
+        raise Missing(f"not in this version of discreet: attach(..., {name}=)")
     return options
 
 

@@ -5,12 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 Row = dict[str, Any]
-FAILED = {
-    "not installed": "not installed",
-    "cannot": "cannot",
-    "fails": "does not run",
-    "out of memory": "out of memory",
-}
+FAILED = {"missing": "missing", "cannot": "cannot", "fails": "does not run", "out of memory": "out of memory"}
 
 
 def grouped(rows: Iterable[Row]) -> dict[tuple[str, int], dict[str, Row]]:
@@ -99,4 +94,4 @@ def overview(rows: list[Row], threads: int, clock: str) -> str:
 
 
 def any_ran(rows: list[Row], name: str) -> bool:
-    return any(row["status"] != "not installed" for row in rows if row["competitor"] == name)
+    return any(row["status"] != "missing" for row in rows if row["competitor"] == name)

@@ -4,7 +4,8 @@
 
 It speaks in lines of JSON. First it is told what to call for the step, and for a small one:
 
-    {"module": "race.competitors", "function": "step_of", "arguments": {...}, "small": {...}, "threads": 1, "cores": [1]}
+    {"module": "race.competitors", "function": "step_of", "arguments": {...}, "small": {...}, "threads": 1,
+     "cores": [1]}
 
 It answers with its warm-up, or with why there is none. Each later line is a number of steps, answered by their times. A
 step may return a number of examples; they are added up.
@@ -87,7 +88,7 @@ def why_not(error: Exception) -> dict[str, str]:
     kind = type(error).__name__
     words = " ".join(str(error).split())[:200]
     if kind in ("Missing", "Cannot"):
-        return {"status": "not installed" if kind == "Missing" else "cannot", "why": words}
+        return {"status": "missing" if kind == "Missing" else "cannot", "why": words}
     memory = ("can't allocate memory", "RESOURCE_EXHAUSTED", "Out of memory")
     if isinstance(error, MemoryError) or any(sign in words for sign in memory):
         return {"status": "out of memory", "why": words}
