@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 from models import SETTINGS, Setting
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -40,8 +40,10 @@ def prepare(setting: Setting, library: str = ""):
 
 
 def sgd(setting: Setting) -> Step:
-    model, x, y, optimizer = prepare(setting)
+    return sgd_on(*prepare(setting))
 
+
+def sgd_on(model: nn.Module, x: Tensor, y: Tensor, optimizer: torch.optim.Optimizer) -> Step:
     def step() -> None:
         F.cross_entropy(model(x), y).backward()
         optimizer.step()

@@ -8,7 +8,6 @@ from typing import Any
 
 import torch
 from models import mnist_cnn
-from race.competitors import CLIP, NOISE, RATE, Step, needed
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -16,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import discreet
 from discreet.errors import ConfigError
 from discreet.loading import as_tensors, load
+from race.competitors import CLIP, NOISE, RATE, Step, needed
 
 EXAMPLES, BATCH = 60_000, 256
 STEPS = round(EXAMPLES / BATCH)

@@ -16,7 +16,11 @@ GIB = 2**30
 # it at once, so that a step is charged for the pages of its temporary values; how many differs from library to library.
 ALLOCATORS = {
     "default": {},
-    "tuned": {"MALLOC_MMAP_THRESHOLD_": str(64 * GIB), "MALLOC_TRIM_THRESHOLD_": str(64 * GIB)},
+    "tuned": {
+        "MALLOC_MMAP_THRESHOLD_": str(64 * GIB),
+        "MALLOC_TRIM_THRESHOLD_": str(64 * GIB),
+        "MALLOC_ARENA_MAX": "1",  # the arenas of other threads, which jax computes in, cannot hold large values
+    },
 }
 
 
