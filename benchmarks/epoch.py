@@ -10,6 +10,7 @@ turns, each in a process of its own. Without MNIST's files random images of the 
 import argparse
 import json
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--from", dest="source", type=Path, help="print what was measured before")
     parser.add_argument("--markdown", action="store_true")
     chosen = parser.parse_args(arguments)
-    found = run(chosen) if chosen.source is None else json.loads(chosen.source.read_text())
+    words = sys.argv[1:] if arguments is None else arguments
+    found = run(chosen, words) if chosen.source is None else json.loads(chosen.source.read_text())
     about = found["about"]
     print(f"{machine.sentence(about)} {about['data']}, batch {BATCH}.\n")
     print(shown(found, tables.markdown if chosen.markdown else tables.plain))
 
 
-def run(chosen: argparse.Namespace) -> dict[str, Any]:
-    about = machine.about(
-        data=images()[1], rounds=chosen.rounds, allocator=machine.ALLOCATORS[chosen.allocator]
-    )  # fmt: skip
+def run(chosen: argparse.Namespace, words: list[str]) -> dict[str, Any]:
+    allocator = machine.ALLOCATORS[chosen.allocator]
+    about = machine.about("epoch", words, data=images()[1], rounds=chosen.rounds, allocator=allocator)
     found: dict[str, Any] = {"about": about, "results": []}
     steps = 8 if chosen.quick else STEPS
     with Console(stderr=True).status("") as status:

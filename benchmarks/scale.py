@@ -10,6 +10,7 @@ to the medians; a line is a fixed cost and a cost for each example, parameter or
 import argparse
 import json
 import statistics
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -157,9 +158,11 @@ def figure(found: dict[str, Any], path: Path) -> None:
                 (dots,) = axis.plot(xs, ys, "o", label=competitor)
                 ends = np.array([0, xs[-1]])
                 axis.plot(ends, start + slope * ends, color=dots.get_color(), linewidth=1)
-                axis.set(xlabel=about["axis"], ylabel=words, xlim=(0, None), ylim=(0, None))
+                axis.set(xlabel=about["axis"], ylabel=words)
         column[0].set_title(name, fontsize="medium")
         column[0].legend()
+        for axis in column:
+            axis.set(xlim=(0, None), ylim=(0, None))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
     plt.close(figure)
@@ -180,17 +183,18 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--from", dest="source", type=Path, help="print what was measured before")
     parser.add_argument("--markdown", action="store_true")
     chosen = parser.parse_args(arguments)
-    found = run(chosen) if chosen.source is None else json.loads(chosen.source.read_text())
+    words = sys.argv[1:] if arguments is None else arguments
+    found = run(chosen, words) if chosen.source is None else json.loads(chosen.source.read_text())
     print(shown(found, tables.markdown if chosen.markdown else tables.plain))
     if chosen.figure:
         figure(found, chosen.figure)
 
 
-def run(chosen: argparse.Namespace) -> dict[str, Any]:
+def run(chosen: argparse.Namespace, words: list[str]) -> dict[str, Any]:
     rules = Rules(chosen.threads, chosen.rounds, chosen.seconds, chosen.allocator, chosen.memory_cap)
     drawn = curves(chosen.quick) if "curves" not in chosen.skip else []
     settings = {"threads": chosen.threads, "rounds": chosen.rounds, "memory cap GiB": chosen.memory_cap}
-    about = machine.about(allocator=machine.ALLOCATORS[chosen.allocator], **settings)
+    about = machine.about("scale", words, allocator=machine.ALLOCATORS[chosen.allocator], **settings)
     found: dict[str, Any] = {"about": about, "results": []}
     found["curves"] = {curve.name: {"axis": curve.axis, "unit": curve.unit} for curve in drawn}
 

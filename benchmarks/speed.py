@@ -65,7 +65,7 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(arguments)
     if chosen.source is None:
-        found = run(chosen)
+        found = run(chosen, sys.argv[1:] if arguments is None else arguments)
     else:
         found = json.loads(chosen.source.read_text())
         if not chosen.markdown:
@@ -74,15 +74,13 @@ def main(arguments: list[str] | None = None) -> None:
         print(as_markdown(found))
 
 
-def run(chosen: argparse.Namespace) -> dict[str, Any]:
+def run(chosen: argparse.Namespace, words: list[str]) -> dict[str, Any]:
     titles = [s.title for s in SETTINGS if any(part in s.title for part in chosen.only)]
     if not titles:
         sys.exit(f"no model is called {' or '.join(chosen.only)}; there are {'; '.join(s.title for s in SETTINGS)}.")
     fastdp = chosen.fastdp and str(Path(chosen.fastdp).resolve())
-    about = machine.about(
-        rounds=chosen.rounds, seconds=chosen.seconds, allocator=machine.ALLOCATORS[chosen.allocator],
-        **{"memory cap GiB": chosen.memory_cap},
-    )  # fmt: skip
+    settings = {"rounds": chosen.rounds, "seconds": chosen.seconds, "memory cap GiB": chosen.memory_cap}
+    about = machine.about("speed", words, allocator=machine.ALLOCATORS[chosen.allocator], **settings)
     found: dict[str, Any] = {"about": about, "results": []}
     print(json.dumps(about, indent=2), flush=True)
     with Console(stderr=True).status("") as status:

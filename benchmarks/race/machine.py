@@ -3,7 +3,6 @@
 import os
 import platform
 import shlex
-import sys
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -62,14 +61,15 @@ def versions() -> dict[str, str]:
     return found
 
 
-def about(**settings: Any) -> dict[str, Any]:
-    words = [Path(word).name if "/" in word else word for word in sys.argv[1:]]  # no paths of this machine
+def about(script: str, words: list[str], **settings: Any) -> dict[str, Any]:
+    """All that a figure needs beside it: date, machine, versions, command without paths, settings."""
+    words = [Path(word).name if "/" in word else word for word in words]
     return {
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{processor()}, {platform.machine()}, {len(os.sched_getaffinity(0))} cores, "
         f"{memory()['total'] / GIB:.0f} GiB",
         "versions": versions(),
-        "command": f"python benchmarks/{Path(sys.argv[0]).name} {shlex.join(words)}".rstrip(),
+        "command": f"python benchmarks/{script}.py {shlex.join(words)}".rstrip(),
         **settings,
     }
 
