@@ -1,7 +1,7 @@
 """Examples a second in whole epochs of MNIST: sampling, loading, forward, private gradient, noise and optimizer.
 
     python benchmarks/epoch.py [--threads 1 2] [--rounds 5] [--allocator tuned|default] [--json FILE] [--quick]
-    python benchmarks/epoch.py --from FILE --markdown
+    python benchmarks/epoch.py --from FILE [--markdown] [--update]
 
 The MNIST CNN at batch size 256, one epoch of 234 steps a round; then loaders alone, without a model. Competitors run in
 turns, each in a process of its own. Without MNIST's files random images of the same shape are taken, and said.
@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from race import machine, tables
+from race import machine, pages, tables
 from race.epochs import BATCH, LOADERS, STEPS, WHOLE, images
 from race.track import Job, Rules, race
 from rich.console import Console
@@ -41,7 +41,8 @@ def lines(rows: list[dict[str, Any]]) -> list[list[str]]:
 
 
 def shown(found: dict[str, Any], form) -> str:
-    parts = []
+    about = found["about"]
+    parts = [f"{machine.sentence(about)} {about['data']}, batch {BATCH}."]
     for kind, words in (("whole", "Whole epochs"), ("loaders", "Loaders alone")):
         for threads in dict.fromkeys(row["threads"] for row in found["results"]):
             rows = [row for row in found["results"] if row["kind"] == kind and row["threads"] == threads]
@@ -58,12 +59,13 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--quick", action="store_true", help="eight steps a round instead of an epoch")
     parser.add_argument("--from", dest="source", type=Path, help="print what was measured before")
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--update", action="store_true", help="write the tables into docs/speed.md")
     chosen = parser.parse_args(arguments)
     words = sys.argv[1:] if arguments is None else arguments
     found = run(chosen, words) if chosen.source is None else json.loads(chosen.source.read_text())
-    about = found["about"]
-    print(f"{machine.sentence(about)} {about['data']}, batch {BATCH}.\n")
     print(shown(found, tables.markdown if chosen.markdown else tables.plain))
+    if chosen.update:
+        pages.fill("docs/speed.md", "epoch", shown(found, tables.markdown))
 
 
 def run(chosen: argparse.Namespace, words: list[str]) -> dict[str, Any]:

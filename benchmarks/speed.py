@@ -2,7 +2,7 @@
 
     python benchmarks/speed.py [--threads 1 2] [--rounds 9] [--seconds 0.5] [--only NAME ...] [--competitors NAME ...]
                                [--memory-cap GIB] [--allocator tuned|default] [--fastdp PATH] [--json FILE]
-    python benchmarks/speed.py --from FILE --markdown
+    python benchmarks/speed.py --from FILE [--markdown] [--update]
 
 Every competitor takes whole training steps (forward, backward, private gradient, noise, optimizer) on the same random
 batch, in a process of its own; rounds are interleaved, one process at a time. docs/speed.md says what is measured.
@@ -16,10 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from models import SETTINGS
-from race import machine, tables
+from race import machine, pages, tables
 from race.competitors import COMPETITORS, note_of
 from race.track import Job, Rules, race
 from rich.console import Console
+
+SHORT = ("SGD", "discreet", "discreet keep", "Opacus hooks", "Opacus ghost", "vmap", "jax-privacy")
 
 
 def job(competitor: str, title: str, fastdp: str | None = None) -> Job:
@@ -45,6 +47,12 @@ def as_markdown(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
+def overview(found: dict[str, Any]) -> str:
+    """The short table of README: the first number of threads, and the competitors that one would choose between."""
+    rows = [row for row in found["results"] if row["competitor"] in SHORT]
+    return f"{tables.overview(rows, rows[0]['threads'], 'wall')}\n\n{machine.sentence(found['about'])}"
+
+
 def options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
@@ -59,6 +67,7 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--from", dest="source", type=Path, help="print what was measured before")
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--update", action="store_true", help="write the tables into README.md and docs/speed.md")
     return parser.parse_args(arguments)
 
 
@@ -72,6 +81,9 @@ def main(arguments: list[str] | None = None) -> None:
             print(tables.plain(tables.HEAD, tables.lines(found["results"])))
     if chosen.markdown:
         print(as_markdown(found))
+    if chosen.update:
+        pages.fill("docs/speed.md", "steps", as_markdown(found))
+        pages.fill("README.md", "overview", overview(found))
 
 
 def run(chosen: argparse.Namespace, words: list[str]) -> dict[str, Any]:

@@ -130,3 +130,19 @@ def test_the_networks_in_jax_are_those_in_torch():
         parameters = {name: jax.numpy.array(p.detach().numpy()) for name, p in model.named_parameters()}
         found = torch.tensor(NETWORKS[setting.name](parameters, jax.numpy.array(x.numpy())).tolist())
         torch.testing.assert_close(found, model(x).detach(), atol=1e-5, rtol=1e-4)
+
+
+def test_the_places_for_tables_are_filled_and_can_be_filled_again(tmp_path):
+    from race import pages
+
+    places = [("README.md", "overview"), *(("docs/speed.md", name) for name in ("steps", "epoch", "scale"))]
+    for page, name in places:
+        copy = tmp_path / page
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text((pages.ROOT / page).read_text())
+        for text in ("| one |", "| two |"):
+            pages.fill(page, name, text, root=tmp_path)
+            assert f"-->\n{text}\n<!-- /speed -->" in copy.read_text()
+        assert "| one |" not in copy.read_text()
+    with pytest.raises(ValueError, match="0 places for 'nothing'"):
+        pages.fill("README.md", "nothing", "", root=tmp_path)

@@ -8,4 +8,5 @@ worker.py           the process of one competitor: it measures itself when told 
 track.py            starts the workers, lets one run at a time, ends what takes too much memory
 machine.py          the machine, the versions, the allocator's settings
 tables.py           results as tables
+pages.py            the places in README and docs that they go to
 """
