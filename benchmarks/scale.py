@@ -217,7 +217,7 @@ def run(chosen: argparse.Namespace, words: list[str]) -> dict[str, Any]:
         for curve in drawn:
             for point in curve.points:
                 add(point, COMPETITORS, rules, curve=curve.name)
-        once = Rules(chosen.threads, 1, 0.0, chosen.allocator, chosen.memory_cap)
+        once = Rules(chosen.threads, 1, 0.0, chosen.allocator, chosen.memory_cap, patience=1800.0)
         for point in chunked(chosen.quick) if "chunks" not in chosen.skip else []:
             add(point, ("discreet",), once, curve="chunks", what="MNIST CNN")
         for what, points in large(chosen.quick) if "large" not in chosen.skip else []:

@@ -95,6 +95,15 @@ def test_a_process_that_ends_by_itself_is_reported(tmp_path, monkeypatch):
     assert found == {"status": "fails", "why": "its process ended with exit code 3"}
 
 
+def test_who_does_not_warm_up_in_time_is_too_slow(tmp_path, monkeypatch):
+    from race.track import Job, Rules, race
+
+    (tmp_path / "waits.py").write_text("import threading\ndef step_of():\n    threading.Event().wait()")
+    on_path(monkeypatch, tmp_path)
+    (found,) = race({"waits": Job("waits", "step_of", {})}, Rules(1, 1, patience=0.1)).values()
+    assert found == {"status": "too slow", "why": "not warm after 0.1 s"}
+
+
 def test_every_worker_has_the_same_allocator_and_threads(monkeypatch):
     from race import machine
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from models import SETTINGS, Setting
+from models import MICROBATCH, SETTINGS, Setting
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
@@ -141,7 +141,10 @@ def jax_privacy(setting: Setting) -> Step:
     def loss(parameters, x, y):
         return optax.softmax_cross_entropy_with_integer_labels(network(parameters, x), y).mean()
 
-    clipped = library.clipped_grad(loss, l2_clip_norm=CLIP, batch_argnums=(1, 2), normalize_by=setting.batch)
+    size = MICROBATCH if setting.variant("jax-privacy").note else None
+    clipped = library.clipped_grad(
+        loss, l2_clip_norm=CLIP, batch_argnums=(1, 2), normalize_by=setting.batch, microbatch_size=size
+    )
     noise = library.noise_addition.gaussian_privatizer(stddev=NOISE * clipped.sensitivity(), prng_key=jax.random.key(0))
     chain = optax.chain(noise, optax.sgd(RATE))
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 Row = dict[str, Any]
-FAILED = {"missing": "missing", "cannot": "cannot", "fails": "does not run", "out of memory": "out of memory"}
+FAILED = {"fails": "does not run"}  # other words stand for themselves
 
 
 def grouped(rows: Iterable[Row]) -> dict[tuple[str, int], dict[str, Row]]:
@@ -27,6 +27,10 @@ def ratio(row: Row, base: Row | None, clock: str) -> float | None:
     return middle(row, clock) / middle(base, clock)
 
 
+def said(row: Row) -> str:
+    return FAILED.get(row["status"], row["status"])
+
+
 def times(value: float | None) -> str:
     return "" if value is None else f"{value:.2f}"
 
@@ -41,7 +45,7 @@ def lines(rows: Iterable[Row]) -> list[list[str]]:
         base = group.get("SGD")
         for name, row in group.items():
             if row["status"] != "ran":
-                why = f"{FAILED[row['status']]}: {row['why']}"
+                why = f"{said(row)}: {row['why']}"
                 found.append([model, name, *[""] * 7, why])
                 continue
             cells = [model, name]
@@ -80,7 +84,7 @@ def overview(rows: list[Row], threads: int, clock: str) -> str:
         note = row.get("note") or (row["why"] if row["status"] in ("cannot", "fails") else "")
         mark = f" ({marks.setdefault(note, len(marks) + 1)})" if note else ""
         if row["status"] != "ran":
-            return FAILED[row["status"]] + mark
+            return said(row) + mark
         if row is base or base is None or base["status"] != "ran":
             return f"{1e3 * middle(row, clock):.3g} ms, {row['peak']:.0f} MiB{mark}"
         return f"{times(ratio(row, base, clock))}x, {row['peak']:.0f} MiB{mark}"

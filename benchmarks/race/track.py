@@ -1,11 +1,13 @@
 """The track: starts one worker a competitor, lets one run at a time, in turns, and ends what takes too much memory."""
 
 import json
+import math
 import os
 import selectors
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +29,7 @@ class Rules:
     seconds: float = 0.5
     allocator: str = "tuned"
     cap: float = 8.0  # GiB resident in one process
+    patience: float = 300.0  # seconds to warm up in; who has used as much in rounds takes no more of them
 
 
 @dataclass(frozen=True)
@@ -58,12 +61,13 @@ class Worker:
 
     def begin(self) -> Result:
         """What it finds out about itself while it warms up."""
-        return self._ask(self._first)
+        return self._ask(self._first, self._rules.patience)
 
     def run(self, steps: int) -> Result:
         return self._ask(steps)
 
-    def _ask(self, message: Any) -> Result:
+    def _ask(self, message: Any, patience: float = math.inf) -> Result:
+        deadline = time.monotonic() + patience
         pipes = self._process.stdin, self._process.stdout
         assert pipes[0] is not None
         assert pipes[1] is not None
@@ -78,6 +82,9 @@ class Worker:
                 if reason:
                     self.end()
                     return {"status": "out of memory", "why": reason}
+                if time.monotonic() > deadline:
+                    self.end()
+                    return {"status": "too slow", "why": f"not warm after {patience:g} s"}
         line = pipes[1].readline()
         return json.loads(line) if line else self._died()
 
@@ -123,6 +130,8 @@ def race(jobs: Mapping[str, Job], rules: Rules, progress: Callable[[str], None] 
         for turn in range(rules.rounds):
             names = list(workers)
             for name in names if turn % 2 == 0 else reversed(names):
+                if steps[name] * sum(results[name]["wall"]) > rules.patience:
+                    continue
                 progress(f"{name}, round {turn + 1} of {rules.rounds}")
                 answer = workers[name].run(steps[name])
                 if answer["status"] == "ran":

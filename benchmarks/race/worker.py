@@ -71,6 +71,7 @@ def warm_up(step) -> dict[str, float]:
     started = time.perf_counter()
     later = peak_of(step, WARM_UP - 1)
     seconds = (time.perf_counter() - started) / (WARM_UP - 1)
+    give_back()
     peaks = {"first": first - before, "later": later - before, "peak": max(first, later) - before}
     return {"before": before, **peaks, "seconds": seconds}
 
