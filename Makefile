@@ -23,7 +23,7 @@ soak: $(VENV)/.test
 	DISCREET_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
 
 benchmark: $(VENV)/.benchmark
-	$(BIN)/python benchmarks/step_time.py
+	$(BIN)/python benchmarks/speed.py
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,6 +1,6 @@
 """What counting and guarding cost: a private step with a ledger on disk against one without, in one run.
 
-The MNIST CNN at batch size 256, as in step_time.py; rounds are interleaved, medians are compared. Preflight runs once a
+The MNIST CNN at batch size 256, as in speed.py; rounds are interleaved, medians are compared. Preflight runs once a
 run, on the first batch, and is timed on its own.
 
     python benchmarks/guards.py [--rounds 200] [--steps 1]

@@ -1,0 +1,116 @@
+"""Time and memory of one training step of discreet beside non-private SGD and other libraries.
+
+    python benchmarks/speed.py [--threads 1 2] [--rounds 9] [--seconds 0.5] [--only NAME ...] [--competitors NAME ...]
+                               [--memory-cap GIB] [--patience SECONDS] [--allocator tuned|default] [--fastdp PATH]
+                               [--json FILE]
+    python benchmarks/speed.py --from FILE [--markdown] [--update]
+
+Every competitor takes whole training steps (forward, backward, private gradient, noise, optimizer) on the same random
+batch, in a process of its own; rounds are interleaved, one process at a time. docs/speed.md says what is measured.
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from models import SETTINGS
+from race import machine, pages, tables
+from race.competitors import COMPETITORS, note_of
+from race.track import Job, Rules, race
+from rich.console import Console
+
+SHORT = ("SGD", "discreet", "discreet keep", "Opacus hooks", "Opacus ghost", "vmap", "jax-privacy")
+
+
+def job(competitor: str, title: str, fastdp: str | None = None) -> Job:
+    arguments = {"competitor": competitor, "title": title, "fastdp": fastdp}
+    compiled = competitor == "jax-privacy"  # before its first step, which needs no small one
+    return Job("race.competitors", "step_of", arguments, None if compiled else arguments | {"batch": 2})
+
+
+def measure(titles: Iterable[str], names: Iterable[str], rules: Rules, fastdp: str | None = None, progress=None):
+    """Rows of results, model by model."""
+    for title in titles:
+        tell = (lambda words, title=title: progress(f"{title}: {words}")) if progress else (lambda _: None)
+        for name, result in race({n: job(n, title, fastdp) for n in names}, rules, tell).items():
+            note = note_of(name, title)
+            yield {"model": title, "threads": rules.threads, "competitor": name, "note": note, **result}
+
+
+def as_markdown(found: dict[str, Any]) -> str:
+    parts = [machine.sentence(found["about"])]
+    for threads in dict.fromkeys(row["threads"] for row in found["results"]):
+        for clock, words in (("wall", "time"), ("cpu", "CPU time")):
+            count = "one thread" if threads == 1 else f"{threads} threads"
+            parts += [f"{count.capitalize()}, {words}:", tables.overview(found["results"], threads, clock)]
+    return "\n\n".join(parts)
+
+
+def overview(found: dict[str, Any]) -> str:
+    """The short table of README: the first number of threads, and the competitors that one would choose between."""
+    rows = [row for row in found["results"] if row["competitor"] in SHORT]
+    return f"{tables.overview(rows, rows[0]['threads'], 'wall')}\n\n{machine.sentence(found['about'])}"
+
+
+def options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--seconds", type=float, default=0.5, help="about how long a round of one competitor takes")
+    parser.add_argument("--only", nargs="+", default=[""], help="parts of names of models, e.g. 'CNN, 256'")
+    parser.add_argument("--competitors", nargs="+", default=list(COMPETITORS), choices=list(COMPETITORS))
+    half = machine.memory()["available"] // 2 // machine.GIB
+    parser.add_argument("--memory-cap", type=float, default=half, metavar="GIB", help="for each process")
+    parser.add_argument(
+        "--patience", type=float, default=300.0, metavar="SECONDS", help="for each competitor and model"
+    )
+    parser.add_argument("--allocator", choices=list(machine.ALLOCATORS), default="tuned")
+    parser.add_argument("--fastdp", metavar="PATH", help="a checkout of awslabs/fast-differential-privacy")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--from", dest="source", type=Path, help="print what was measured before")
+    parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--update", action="store_true", help="write the tables into README.md and docs/speed.md")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    chosen = options(arguments)
+    if chosen.source is None:
+        found = run(chosen, sys.argv[1:] if arguments is None else arguments)
+    else:
+        found = json.loads(chosen.source.read_text())
+        if not chosen.markdown:
+            print(tables.plain(tables.HEAD, tables.lines(found["results"])))
+    if chosen.markdown:
+        print(as_markdown(found))
+    if chosen.update:
+        pages.fill("docs/speed.md", "steps", as_markdown(found))
+        pages.fill("README.md", "overview", overview(found))
+
+
+def run(chosen: argparse.Namespace, words: list[str]) -> dict[str, Any]:
+    titles = [s.title for s in SETTINGS if any(part in s.title for part in chosen.only)]
+    if not titles:
+        sys.exit(f"no model is called {' or '.join(chosen.only)}; there are {'; '.join(s.title for s in SETTINGS)}.")
+    fastdp = chosen.fastdp and str(Path(chosen.fastdp).resolve())
+    settings = {"rounds": chosen.rounds, "seconds": chosen.seconds, "memory cap GiB": chosen.memory_cap}
+    about = machine.about("speed", words, allocator=machine.ALLOCATORS[chosen.allocator], **settings)
+    found: dict[str, Any] = {"about": about, "results": []}
+    print(json.dumps(about, indent=2), flush=True)
+    with Console(stderr=True).status("") as status:
+        for threads in chosen.threads:
+            rules = Rules(threads, chosen.rounds, chosen.seconds, chosen.allocator, chosen.memory_cap, chosen.patience)
+            for title in titles:
+                rows = list(measure([title], chosen.competitors, rules, fastdp, status.update))
+                found["results"] += rows
+                print(f"\n{threads} threads\n{tables.plain(tables.HEAD, tables.lines(rows))}", flush=True)
+                if chosen.json:
+                    chosen.json.write_text(json.dumps(found, indent=1))
+    return found
+
+
+if __name__ == "__main__":
+    main()
