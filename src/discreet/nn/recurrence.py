@@ -1,0 +1,491 @@
+"""Recurrences whose parameters are used once, over all time steps: what the engine sees is one product a weight.
+
+A recurrence is walked twice, forward and back, with no graph inside. Two functions stand for its parts in the autograd
+graph: `RecurrentInput` and `RecurrentWeights` give the gates' pre-activations of all steps, `RecurrentSteps` makes states
+of them. The gradient of the pre-activations is made by one walk back through time; with it a weight's gradient is a sum
+of outer products over the steps, for which there is a rule. Everything is linear in the gradient that comes in, row by
+row, and can be differentiated once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from discreet.gradients import Call, rule
+from discreet.gradients.rows import Rows
+from discreet.gradients.uses import OuterProducts, Use, Workspace, squared_norms
+
+_CHUNK = 8  # steps whose factors are made at a time, so that they are still in the cache when they are used
+
+
+@dataclass(frozen=True)
+class Path:
+    """The steps of a walk: from the first to the last, or back; at step t only the first `active[t]` rows take part.
+
+    A row that takes no part keeps its state. `order` sorts the rows of a batch so, `back` undoes it (None: as they are).
+    """
+
+    active: tuple[int, ...]
+    reverse: bool = False
+    order: Tensor | None = None
+    back: Tensor | None = None
+
+    @property
+    def steps(self) -> range:
+        count = len(self.active)
+        return range(count - 1, -1, -1) if self.reverse else range(count)
+
+    def sort(self, tensor: Tensor, dim: int) -> Tensor:
+        return tensor if self.order is None else tensor.index_select(dim, self.order)
+
+    def unsort(self, tensor: Tensor, dim: int) -> Tensor:
+        return tensor if self.back is None else tensor.index_select(dim, self.back)
+
+    def before(self, states: Tensor) -> Tensor:
+        """Of the states at all times [steps + 1, ...], those before each step."""
+        return states[1:] if self.reverse else states[:-1]
+
+    def after(self, states: Tensor) -> Tensor:
+        """Of the states at all times, those after each step."""
+        return states[:-1] if self.reverse else states[1:]
+
+    def first(self, states: Tensor) -> Tensor:
+        return states[-1] if self.reverse else states[0]
+
+    def last(self, states: Tensor) -> Tensor:
+        return states[0] if self.reverse else states[-1]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The parameters of one direction of one layer, in torch's shapes."""
+
+    ih: Tensor
+    hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a walk forward has left: the states at all times, the first of them the hidden one, and what a walk back needs.
+
+    `wide` is how many columns the gradient of the pre-activations has.
+    """
+
+    states: tuple[Tensor, ...]
+    kept: tuple[Tensor, ...]
+    wide: int
+
+
+class Cell(Protocol):
+    """A kind of recurrence. All rows of all tensors are in the path's order."""
+
+    states: int
+
+    def walk(self, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path) -> Walk:
+        """All states, from the inputs [steps, batch, size] and the first states [batch, hidden]."""
+        ...
+
+    def back(
+        self, states: Sequence[Tensor], kept: Sequence[Tensor], weight: Tensor, outputs: Tensor | None,
+        last: Sequence[Tensor], path: Path,
+    ) -> Tensor:  # fmt: skip
+        """The gradient of the pre-activations, from those of the outputs and of the last states.
+
+        `last` becomes the gradient of the first states, in place. `weight` is the recurrent one.
+        """
+        ...
+
+
+def _room(path: Path, like: Tensor, *sizes: int, more: int = 0) -> Tensor:
+    """Memory for something at all times; rows that take no part are not written, and must be zero where it matters."""
+    return like.new_empty(len(path.active) + more, like.shape[1], *sizes)
+
+
+def _inputs(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """The inputs' share of the pre-activations, of all steps in one product."""
+    rows, out = x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1])
+    if bias is None:
+        torch.mm(rows, weight.t(), out=out)
+    else:
+        torch.addmm(bias, rows, weight.t(), out=out)
+
+
+def _chunks(path: Path) -> list[range]:
+    """The steps of a walk back, some at a time."""
+    steps = path.steps[::-1]
+    return [steps[i : i + _CHUNK] for i in range(0, len(steps), _CHUNK)]
+
+
+def _span(chunk: range) -> slice:
+    return slice(min(chunk), max(chunk) + 1)
+
+
+_sigmoid_slope = torch.ops.aten.sigmoid_backward.grad_input  # (g, y): g * y * (1 - y)
+_relu_slope = torch.ops.aten.threshold_backward.grad_input  # (g, y, 0): g where y > 0
+_tanh_slope = torch.ops.aten.tanh_backward.grad_input  # (g, y): g * (1 - y^2)
+
+
+class LSTMCell:
+    """Gates i, f, g, o; cell = f * cell + i * g; hidden = o * tanh(cell)."""
+
+    states = 2
+
+    def walk(self, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path) -> Walk:
+        n = weights.hh.shape[1]
+        bias = None if weights.bias_ih is None or weights.bias_hh is None else weights.bias_ih + weights.bias_hh
+        # the three sigmoids side by side: i, f, o, g
+        ih, hh = (torch.cat([w[: 2 * n], w[3 * n :], w[2 * n : 3 * n]]) for w in (weights.ih, weights.hh))
+        bias = None if bias is None else torch.cat([bias[: 2 * n], bias[3 * n :], bias[2 * n : 3 * n]])
+        gates = _room(path, x, 4 * n)
+        _inputs(x, ih, bias, gates)
+        hidden, cells = _room(path, x, n, more=1), _room(path, x, n, more=1)
+        squashed = _room(path, x, n)
+        for states, start in zip((hidden, cells), first, strict=True):
+            path.first(states).copy_(start)
+        h_all, c_all = path.after(hidden), path.after(cells)
+        columns = [gates, gates[..., : 3 * n], *gates.split(n, 2), c_all, h_all, squashed]
+        every = [tensor.unbind(0) for tensor in columns]
+        h, c, weight, batch = path.first(hidden), path.first(cells), hh.t(), x.shape[1]
+        for t in path.steps:
+            z, three, i, f, o, g, c_next, h_next, s = (tensors[t] for tensors in every)
+            k = path.active[t]
+            if k < batch:
+                h_next[k:], c_next[k:] = h[k:], c[k:]
+                h, c = h[:k], c[:k]
+                z, three, i, f, o, g, s = (tensor[:k] for tensor in (z, three, i, f, o, g, s))
+            c_part, h_part = (c_next, h_next) if k == batch else (c_next[:k], h_next[:k])
+            z.addmm_(h, weight)
+            three.sigmoid_()
+            g.tanh_()
+            torch.mul(i, g, out=c_part).addcmul_(f, c)
+            torch.tanh(c_part, out=s)
+            torch.mul(o, s, out=h_part)
+            h, c = h_next, c_next
+        return Walk((hidden, cells), (gates, squashed), 4 * n)
+
+    def back(
+        self, states: Sequence[Tensor], kept: Sequence[Tensor], weight: Tensor, outputs: Tensor | None,
+        last: Sequence[Tensor], path: Path,
+    ) -> Tensor:  # fmt: skip
+        (gates, squashed), (dh, dc), n = kept, last, weight.shape[1]
+        i, f, o, g = gates.split(n, 2)
+        before = path.before(states[1])
+        found = _gradient_room(gates, path, 4 * n)
+        room = gates.new_empty(5, _CHUNK, gates.shape[1], n)
+        for chunk in _chunks(path):
+            s, size = _span(chunk), len(chunk)
+            factors = room[:, :size]
+            _sigmoid_slope(g[s], i[s], grad_input=factors[0])
+            _sigmoid_slope(before[s], f[s], grad_input=factors[1])
+            _tanh_slope(i[s], g[s], grad_input=factors[2])
+            _sigmoid_slope(squashed[s], o[s], grad_input=factors[3])
+            _tanh_slope(o[s], squashed[s], grad_input=factors[4])
+            for t in chunk:
+                k, at = path.active[t], t - s.start
+                dz, dhk, dck = found[t, :k], dh[:k], dc[:k]
+                if outputs is not None:
+                    dhk += outputs[t, :k]
+                dck.addcmul_(dhk, factors[4, at, :k])
+                by_gate = dz.view(k, 4, n)
+                torch.mul(factors[:3, at, :k].transpose(0, 1), dck[:, None], out=by_gate[:, :3])
+                torch.mul(factors[3, at, :k], dhk, out=by_gate[:, 3])
+                torch.mm(dz, weight, out=dhk)
+                dck *= f[t, :k]
+        return found
+
+
+class GRUCell:
+    """Gates r, z and n = tanh(inputs + r * (hidden part)); hidden = (1 - z) * n + z * hidden.
+
+    The hidden part of n has a gradient of its own: the pre-activations' gradient is one for the inputs (r, z, n) and
+    one for the hidden state (r, z, r * n), side by side.
+    """
+
+    states = 1
+
+    def walk(self, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path) -> Walk:
+        n = weights.hh.shape[1]
+        bias, bias_n = weights.bias_ih, None
+        if weights.bias_ih is not None and weights.bias_hh is not None:
+            bias_n = weights.bias_hh[2 * n :]
+            bias = torch.cat([weights.bias_ih[: 2 * n] + weights.bias_hh[: 2 * n], weights.bias_ih[2 * n :]])
+        gates, inner = _room(path, x, 3 * n), _room(path, x, n)
+        _inputs(x, weights.ih, bias, gates)
+        hidden = _room(path, x, n, more=1)
+        path.first(hidden).copy_(first[0])
+        first_two, last_one = weights.hh[: 2 * n].t(), weights.hh[2 * n :].t()
+        columns = [gates[..., : 2 * n], *gates.split(n, 2), inner, path.after(hidden)]
+        every = [tensor.unbind(0) for tensor in columns]
+        h, batch = path.first(hidden), x.shape[1]
+        for t in path.steps:
+            two, r, z, new, part, h_next = (tensors[t] for tensors in every)
+            k, target = path.active[t], h_next
+            if k < batch:
+                h_next[k:] = h[k:]
+                h, two, r, z, new, part, target = (tensor[:k] for tensor in (h, two, r, z, new, part, h_next))
+            two.addmm_(h, first_two).sigmoid_()
+            if bias_n is None:
+                torch.mm(h, last_one, out=part)
+            else:
+                torch.addmm(bias_n, h, last_one, out=part)
+            new.addcmul_(r, part).tanh_()
+            torch.lerp(new, h, z, out=target)
+            h = h_next
+        return Walk((hidden,), (gates, inner), 6 * n)
+
+    def back(
+        self, states: Sequence[Tensor], kept: Sequence[Tensor], weight: Tensor, outputs: Tensor | None,
+        last: Sequence[Tensor], path: Path,
+    ) -> Tensor:  # fmt: skip
+        (gates, inner), (dh,), n = kept, last, weight.shape[1]
+        r, z, new = gates.split(n, 2)
+        before = path.before(states[0])
+        found = _gradient_room(gates, path, 6 * n)
+        factors = gates.new_empty(_CHUNK, gates.shape[1], 2, 3, n)
+        for chunk in _chunks(path):
+            s = _span(chunk)
+            of_input, of_hidden = factors[: len(chunk)].unbind(2)
+            _tanh_slope(1 - z[s], new[s], grad_input=of_input[:, :, 2])
+            torch.mul(of_input[:, :, 2], r[s], out=of_hidden[:, :, 2])
+            _sigmoid_slope(before[s] - new[s], z[s], grad_input=of_input[:, :, 1])
+            _sigmoid_slope(of_input[:, :, 2] * inner[s], r[s], grad_input=of_input[:, :, 0])
+            of_hidden[:, :, :2] = of_input[:, :, :2]
+            for t in chunk:
+                k = path.active[t]
+                dz, dhk = found[t, :k], dh[:k]
+                if outputs is not None:
+                    dhk += outputs[t, :k]
+                torch.mul(factors[t - s.start, :k].view(k, 6, n), dhk[:, None], out=dz.view(k, 6, n))
+                dhk *= z[t, :k]
+                dhk.addmm_(dz[:, 3 * n :], weight)
+        return found
+
+
+class PlainCell:
+    """hidden = tanh or relu of the pre-activation."""
+
+    states = 1
+
+    def __init__(self, nonlinearity: str) -> None:
+        self.nonlinearity = nonlinearity
+
+    def walk(self, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path) -> Walk:
+        n = weights.hh.shape[1]
+        bias = None if weights.bias_ih is None or weights.bias_hh is None else weights.bias_ih + weights.bias_hh
+        hidden = _room(path, x, n, more=1)
+        path.first(hidden).copy_(first[0])
+        after, batch = path.after(hidden), x.shape[1]
+        _inputs(x, weights.ih, bias, after)
+        h, weight = path.first(hidden), weights.hh.t()
+        activate = torch.tanh_ if self.nonlinearity == "tanh" else torch.relu_
+        for t, h_next in zip(path.steps, after.unbind(0)[:: -1 if path.reverse else 1], strict=True):
+            k = path.active[t]
+            if k < batch:
+                h_next[k:] = h[k:]
+            activate(h_next[:k].addmm_(h[:k], weight))
+            h = h_next
+        return Walk((hidden,), (), n)
+
+    def back(
+        self, states: Sequence[Tensor], kept: Sequence[Tensor], weight: Tensor, outputs: Tensor | None,
+        last: Sequence[Tensor], path: Path,
+    ) -> Tensor:  # fmt: skip
+        after, (dh,) = path.after(states[0]), last
+        found = _gradient_room(after, path, after.shape[2])
+        for t in path.steps[::-1]:
+            k = path.active[t]
+            dz, dhk = found[t, :k], dh[:k]
+            if outputs is not None:
+                dhk += outputs[t, :k]
+            if self.nonlinearity == "tanh":
+                _tanh_slope(dhk, after[t, :k], grad_input=dz)
+            else:
+                _relu_slope(dhk, after[t, :k], 0, grad_input=dz)
+            torch.mm(dz, weight, out=dhk)
+        return found
+
+
+def _gradient_room(like: Tensor, path: Path, size: int) -> Tensor:
+    """Memory for the pre-activations' gradient: zero for the rows that take no part in a step."""
+    shape = (len(path.active), like.shape[1], size)
+    return like.new_zeros(shape) if min(path.active) < like.shape[1] else like.new_empty(shape)
+
+
+# --- in the graph -------------------------------------------------------------------------------------------------
+
+
+class RecurrentInput(torch.autograd.Function):
+    """The pre-activations, seen from the inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, wide: int) -> Tensor:
+        ctx.save_for_backward(weight)
+        return _stand_in(x, wide)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (weight,) = ctx.saved_tensors
+        return gradients[0][..., : len(weight)] @ weight, None, None
+
+
+class RecurrentWeights(torch.autograd.Function):
+    """The pre-activations, seen from the parameters; inputs and states before each step are constants here."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, ih: Tensor, hh: Tensor, bias_ih: Tensor | None, bias_hh: Tensor | None, x: Tensor, before: Tensor,
+        wide: int,
+    ) -> Tensor:  # fmt: skip
+        ctx.save_for_backward(x, before)
+        ctx.rows, ctx.bias, ctx.shared = len(ih), bias_ih is not None, Shared()
+        return _stand_in(x, wide)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, before = ctx.saved_tensors
+        rows = gradients[0].flatten(0, 1)
+        of_input, of_hidden = rows[:, : ctx.rows], rows[:, -ctx.rows :]
+        ih, hh = of_input.t() @ x.flatten(0, 1), of_hidden.t() @ before.flatten(0, 1)
+        biases = (of_input.sum(0), of_hidden.sum(0)) if ctx.bias else (None, None)
+        return ih, hh, *biases, None, None, None
+
+
+def _stand_in(x: Tensor, wide: int) -> Tensor:
+    """The pre-activations in the graph: their values were used up in the walk, and nobody asks for them."""
+    return x.new_empty(()).expand(*x.shape[:2], wide)
+
+
+class RecurrentSteps(torch.autograd.Function):
+    """From the pre-activations to the outputs and the last states, which the walk has made already."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, seen: Tensor | None, used: Tensor, cell: Cell, walk: Walk, weight: Tensor, path: Path, *first: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.cell, ctx.path = cell, path
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(weight, *walk.states, *walk.kept)
+        outputs = path.unsort(path.after(walk.states[0]), 1)
+        return outputs, *(path.unsort(path.last(states), 0).clone() for states in walk.states)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        cell, path = ctx.cell, ctx.path
+        weight, *saved = ctx.saved_tensors
+        states, kept = saved[: cell.states], saved[cell.states :]
+        outputs = None if gradients[0] is None else path.sort(gradients[0], 1)
+        like = path.first(states[0])
+        last = [torch.zeros_like(like) if g is None else path.sort(g, 0).clone() for g in gradients[1:]]
+        found = path.unsort(cell.back(states, kept, weight, outputs, last, path), 1)
+        return found, found, None, None, None, None, *(path.unsort(g, 0) for g in last)
+
+
+def recur(
+    cell: Cell, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The outputs [steps, batch, hidden] of one direction of one layer, and its last states [batch, hidden] each."""
+    x = x.contiguous()
+    constants = Weights(*(None if w is None else w.detach() for w in _fields(weights)))
+    with torch.no_grad():
+        walk = cell.walk(path.sort(x.detach(), 1), [path.sort(s.detach(), 0) for s in first], constants, path)
+        before = path.unsort(path.before(walk.states[0]), 1)
+    seen = RecurrentInput.apply(x, constants.ih, walk.wide)
+    used = RecurrentWeights.apply(*_fields(weights), x.detach(), before, walk.wide)
+    outputs, *last = RecurrentSteps.apply(seen, used, cell, walk, constants.hh, path, *first)
+    return outputs, tuple(last)
+
+
+def _fields(weights: Weights) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    return weights.ih, weights.hh, weights.bias_ih, weights.bias_hh
+
+
+# --- each unit's gradient -----------------------------------------------------------------------------------------
+
+
+class Shared:
+    """What the uses of one layer's parameters have in common, for one gradient of the pre-activations."""
+
+    def __init__(self) -> None:
+        self._of: Tensor | None = None
+        self._found: dict[str, Tensor] = {}
+
+    def look(self, gradient: Tensor) -> dict[str, Tensor]:
+        """What was found for this gradient so far."""
+        if self._of is not gradient:
+            self._of, self._found = gradient, {}
+        return self._found
+
+
+@rule("RecurrentWeightsBackward", 0, 1, 2, 3, saves=("saved_tensors", "rows", "shared"))
+def _recurrent(call: Call) -> Use | Tensor | None:
+    """A sum of outer products over the steps for a weight, a sum over the steps for a bias."""
+    if call.rows.dim != 1:
+        return None
+    x, before = call.saved["saved_tensors"]
+    size, gradient = call.saved["rows"], call.gradient
+    of_hidden = call.number in (1, 3)
+    part = gradient[..., -size:] if of_hidden else gradient[..., :size]
+    name = "hidden" if of_hidden and gradient.shape[2] != size else "input"
+    found = call.saved["shared"].look(gradient)
+    if call.number > 1:
+        if f"{name} bias" not in found:
+            found[f"{name} bias"] = call.split(part.sum(0, dtype=call.dtype)[None])[:, :, 0].sum(1)
+        return found[f"{name} bias"]
+    factor = before if of_hidden else x
+    left, right = call.split(part).flatten(1, 2), call.split(factor).flatten(1, 2)
+    if call.rows != Rows(1) or left.shape[1] != len(gradient):
+        return OuterProducts(left, right, workspace=call.workspace)
+    return StepProducts(left, right, found, name, call.workspace)
+
+
+class StepProducts(OuterProducts):
+    """Outer products with one row a time step, read time first; two weights share the Gram matrix of their gradient."""
+
+    def __init__(self, left: Tensor, right: Tensor, found: dict[str, Tensor], name: str, workspace: Workspace) -> None:
+        super().__init__(left, right, workspace=workspace)
+        self._found, self._name = found, f"{name} gram"
+        self._lengths: Tensor | None = None
+
+    def norms(self) -> Tensor:
+        units, rows, a, b = *self.left.shape, self.right.shape[2]
+        if rows == 1 or rows * rows * (a + b) > _GRAM * a * b:
+            return super().norms()
+        if self._name not in self._found:
+            self._found[self._name] = self.left @ self.left.mT
+        left, right = self._found[self._name], self.right @ self.right.mT
+        diagonal = left.diagonal(dim1=1, dim2=2).double() * right.diagonal(dim1=1, dim2=2)
+        if bool((diagonal > _SMALL).all()):
+            self._lengths = diagonal.sqrt_().sum(1)
+        products = left.mul(right).flatten(1)
+        found, terms = products.sum(1), torch.linalg.vector_norm(products, ord=1, dim=1)
+        for u in torch.nonzero(~(found > _LEFT * terms)).flatten().tolist():  # rounding would show
+            found[u] = squared_norms(self.each(u, u + 1))[0]
+        return found
+
+    def lengths(self) -> Tensor | None:
+        return super().lengths() if self._lengths is None else self._lengths
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        if self._kept is not None:
+            super().add_weighted(weights, out)
+            return
+        left, right = (tensor.transpose(0, 1) for tensor in (self.left, self.right))  # time first, as they were made
+        if left.shape[2] < right.shape[2]:
+            left = left * weights[:, None]
+        else:
+            right = right * weights[:, None]
+        out.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1))
+
+
+_GRAM = 80  # a product that is kept costs as much as so many of a Gram matrix's: it has to be written and read
+_SMALL = 1e-28  # squared lengths below it would not be accurate in float32
+_LEFT = 0.1  # of the terms' sum: where less is left, they are not used
