@@ -44,7 +44,7 @@ class Recurrent(nn.Module):
         if not isinstance(dropout, (int, float)) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ConfigError(f"{kind}'s dropout is {dropout!r}; it must be a number from 0 to 1.")
         self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional
-        self.dropout = float(dropout)
+        self.dropout, self.proj_size = float(dropout), 0
         for layer in range(num_layers):
             for suffix in self._suffixes(layer):
                 size = input_size if layer == 0 else hidden_size * self.directions
@@ -72,6 +72,15 @@ class Recurrent(nn.Module):
             nn.init.uniform_(parameter, -width, width)
 
     @property
+    def all_weights(self) -> list[list[nn.Parameter]]:
+        """The parameters of each layer and direction."""
+        suffixes = (suffix for layer in range(self.num_layers) for suffix in self._suffixes(layer))
+        return [[getattr(self, name) for name in self._names(suffix)] for suffix in suffixes]
+
+    def flatten_parameters(self) -> None:
+        """Nothing: torch's layers have it for the sake of cuDNN."""
+
+    @property
     def cell(self) -> Cell:
         """The recurrence."""
         raise NotImplementedError
@@ -79,6 +88,11 @@ class Recurrent(nn.Module):
     def _run(self, x: Any, given: Sequence[Tensor] | None) -> tuple[Any, tuple[Tensor, ...]]:
         """Outputs in the form of the inputs, and the last states, [layers * directions, batch, hidden] each."""
         if isinstance(x, PackedSequence):
+            if x.data.dim() != 2 or x.data.shape[1] != self.input_size:
+                raise ConfigError(
+                    f"{type(self).__name__} got a PackedSequence of rows of size {x.data.shape[-1]}; its input_size "
+                    f"is {self.input_size}."
+                )
             padded, paths = _unpacked(x, self.directions)
         else:
             padded = self._time_first(x)
@@ -104,8 +118,7 @@ class Recurrent(nn.Module):
                 sequence = F.dropout(sequence, self.dropout)
             found = []
             for suffix, path in zip(self._suffixes(layer), paths, strict=True):
-                parameters: list[Tensor | None] = [getattr(self, name) for name in self._names(suffix)]
-                weights = Weights(*parameters, *[None] * (4 - len(parameters)))
+                weights = Weights(*(getattr(self, name) for name in self._names(suffix)))
                 outputs, last = recur(self.cell, sequence, [states[len(ends)] for states in first], weights, path)
                 found.append(outputs)
                 ends.append(last)
@@ -193,7 +206,6 @@ class LSTM(Recurrent):
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
         )  # fmt: skip
-        self.proj_size = 0
 
     @property
     def cell(self) -> Cell:

@@ -1,10 +1,10 @@
 """Recurrences whose parameters are used once, over all time steps: what the engine sees is one product a weight.
 
-A recurrence is walked twice, forward and back, with no graph inside. Two functions stand for its parts in the autograd
-graph: `RecurrentInput` and `RecurrentWeights` give the gates' pre-activations of all steps, `RecurrentSteps` makes states
-of them. The gradient of the pre-activations is made by one walk back through time; with it a weight's gradient is a sum
-of outer products over the steps, for which there is a rule. Everything is linear in the gradient that comes in, row by
-row, and can be differentiated once.
+A recurrence is walked twice, forward and back, with no graph inside. Three functions stand for it in the graph:
+`RecurrentInput` and `RecurrentWeights` lead to the gates' pre-activations of all steps, `RecurrentSteps` from there to
+the states. The gradient of the pre-activations is made by one walk back through time; with it a weight's gradient is a
+sum of outer products over the steps, for which there is a rule. Everything is linear in the gradient that comes in, row
+by row, and can be differentiated once.
 """
 
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ _CHUNK = 8  # steps whose factors are made at a time, so that they are still in 
 class Path:
     """The steps of a walk: from the first to the last, or back; at step t only the first `active[t]` rows take part.
 
-    A row that takes no part keeps its state. `order` sorts the rows of a batch so, `back` undoes it (None: as they are).
+    A row that takes no part keeps its state. `order` sorts the rows of a batch so, `back` undoes it (None: no need to).
     """
 
     active: tuple[int, ...]
@@ -44,6 +44,13 @@ class Path:
 
     def unsort(self, tensor: Tensor, dim: int) -> Tensor:
         return tensor if self.back is None else tensor.index_select(dim, self.back)
+
+    def rows(self, tensor: Tensor) -> Sequence[Tensor]:
+        """The rows that take part, step by step, of a tensor [steps, batch, ...]: views."""
+        views = tensor.unbind(0)
+        if self.active[0] == self.active[-1]:  # they never grow
+            return views
+        return [view[:k] for view, k in zip(views, self.active, strict=True)]
 
     def before(self, states: Tensor) -> Tensor:
         """Of the states at all times [steps + 1, ...], those before each step."""
@@ -66,13 +73,27 @@ class Weights:
 
     ih: Tensor
     hh: Tensor
-    bias_ih: Tensor | None
-    bias_hh: Tensor | None
+    bias_ih: Tensor | None = None
+    bias_hh: Tensor | None = None
+
+    @property
+    def fields(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        return self.ih, self.hh, self.bias_ih, self.bias_hh
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The sum of both biases, where there are any."""
+        return None if self.bias_ih is None or self.bias_hh is None else self.bias_ih + self.bias_hh
+
+    def detached(self) -> "Weights":
+        """The same as constants."""
+        biases = (None if b is None else b.detach() for b in (self.bias_ih, self.bias_hh))
+        return Weights(self.ih.detach(), self.hh.detach(), *biases)
 
 
 @dataclass(frozen=True)
 class Walk:
-    """What a walk forward has left: the states at all times, the first of them the hidden one, and what a walk back needs.
+    """What a walk forward has left: the states at all times, the hidden one first, and what a walk back needs.
 
     `wide` is how many columns the gradient of the pre-activations has.
     """
@@ -116,6 +137,13 @@ def _inputs(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None
         torch.addmm(bias, rows, weight.t(), out=out)
 
 
+def _stay(path: Path, t: int, *states: Tensor) -> None:
+    """The rows that take no part in step t keep their states."""
+    k = path.active[t]
+    for tensor in states:
+        path.after(tensor)[t, k:] = path.before(tensor)[t, k:]
+
+
 def _chunks(path: Path) -> list[range]:
     """The steps of a walk back, some at a time."""
     steps = path.steps[::-1]
@@ -138,9 +166,9 @@ class LSTMCell:
 
     def walk(self, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path) -> Walk:
         n = weights.hh.shape[1]
-        bias = None if weights.bias_ih is None or weights.bias_hh is None else weights.bias_ih + weights.bias_hh
         # the three sigmoids side by side: i, f, o, g
         ih, hh = (torch.cat([w[: 2 * n], w[3 * n :], w[2 * n : 3 * n]]) for w in (weights.ih, weights.hh))
+        bias = weights.bias
         bias = None if bias is None else torch.cat([bias[: 2 * n], bias[3 * n :], bias[2 * n : 3 * n]])
         gates = _room(path, x, 4 * n)
         _inputs(x, ih, bias, gates)
@@ -148,25 +176,20 @@ class LSTMCell:
         squashed = _room(path, x, n)
         for states, start in zip((hidden, cells), first, strict=True):
             path.first(states).copy_(start)
-        h_all, c_all = path.after(hidden), path.after(cells)
-        columns = [gates, gates[..., : 3 * n], *gates.split(n, 2), c_all, h_all, squashed]
-        every = [tensor.unbind(0) for tensor in columns]
-        h, c, weight, batch = path.first(hidden), path.first(cells), hh.t(), x.shape[1]
+        weight, batch = hh.t(), x.shape[1]
+        tensors = (gates, gates[..., : 3 * n], *gates.split(n, 2), squashed)
+        tensors += tuple(at(states) for states in (hidden, cells) for at in (path.before, path.after))
+        every = [path.rows(tensor) for tensor in tensors]
         for t in path.steps:
-            z, three, i, f, o, g, c_next, h_next, s = (tensors[t] for tensors in every)
-            k = path.active[t]
-            if k < batch:
-                h_next[k:], c_next[k:] = h[k:], c[k:]
-                h, c = h[:k], c[:k]
-                z, three, i, f, o, g, s = (tensor[:k] for tensor in (z, three, i, f, o, g, s))
-            c_part, h_part = (c_next, h_next) if k == batch else (c_next[:k], h_next[:k])
+            z, three, i, f, o, g, s, h, h_next, c, c_next = [rows[t] for rows in every]
             z.addmm_(h, weight)
             three.sigmoid_()
             g.tanh_()
-            torch.mul(i, g, out=c_part).addcmul_(f, c)
-            torch.tanh(c_part, out=s)
-            torch.mul(o, s, out=h_part)
-            h, c = h_next, c_next
+            torch.mul(i, g, out=c_next).addcmul_(f, c)
+            torch.tanh(c_next, out=s)
+            torch.mul(o, s, out=h_next)
+            if len(z) < batch:
+                _stay(path, t, hidden, cells)
         return Walk((hidden, cells), (gates, squashed), 4 * n)
 
     def back(
@@ -177,26 +200,30 @@ class LSTMCell:
         i, f, o, g = gates.split(n, 2)
         before = path.before(states[1])
         found = _gradient_room(gates, path, 4 * n)
-        room = gates.new_empty(5, _CHUNK, gates.shape[1], n)
+        every = [path.rows(tensor) for tensor in (found, found.unflatten(2, (4, n))[:, :, :3], found[..., 3 * n :], f)]
+        arriving = None if outputs is None else path.rows(outputs)
+        factors = gates.new_empty(_CHUNK, gates.shape[1], 5, n)
+        parts = list(zip(*(part.unbind(0) for part in (factors[:, :, :3], *factors[:, :, 3:].unbind(2))), strict=True))
+        batch = gates.shape[1]
         for chunk in _chunks(path):
             s, size = _span(chunk), len(chunk)
-            factors = room[:, :size]
-            _sigmoid_slope(g[s], i[s], grad_input=factors[0])
-            _sigmoid_slope(before[s], f[s], grad_input=factors[1])
-            _tanh_slope(i[s], g[s], grad_input=factors[2])
-            _sigmoid_slope(squashed[s], o[s], grad_input=factors[3])
-            _tanh_slope(o[s], squashed[s], grad_input=factors[4])
+            _sigmoid_slope(g[s], i[s], grad_input=factors[:size, :, 0])
+            _sigmoid_slope(before[s], f[s], grad_input=factors[:size, :, 1])
+            _tanh_slope(i[s], g[s], grad_input=factors[:size, :, 2])
+            _sigmoid_slope(squashed[s], o[s], grad_input=factors[:size, :, 3])
+            _tanh_slope(o[s], squashed[s], grad_input=factors[:size, :, 4])
             for t in chunk:
-                k, at = path.active[t], t - s.start
-                dz, dhk, dck = found[t, :k], dh[:k], dc[:k]
-                if outputs is not None:
-                    dhk += outputs[t, :k]
-                dck.addcmul_(dhk, factors[4, at, :k])
-                by_gate = dz.view(k, 4, n)
-                torch.mul(factors[:3, at, :k].transpose(0, 1), dck[:, None], out=by_gate[:, :3])
-                torch.mul(factors[3, at, :k], dhk, out=by_gate[:, 3])
-                torch.mm(dz, weight, out=dhk)
-                dck *= f[t, :k]
+                dz, dz_three, dz_o, keep = [rows[t] for rows in every]
+                (of_three, of_o, of_cell), h, c, k = parts[t - s.start], dh, dc, len(dz)
+                if k < batch:
+                    of_three, of_o, of_cell, h, c = of_three[:k], of_o[:k], of_cell[:k], h[:k], c[:k]
+                if arriving is not None:
+                    h.add_(arriving[t])
+                c.addcmul_(h, of_cell)
+                torch.mul(of_three, c[:, None], out=dz_three)
+                torch.mul(of_o, h, out=dz_o)
+                torch.mm(dz, weight, out=h)
+                c.mul_(keep)
         return found
 
 
@@ -220,23 +247,19 @@ class GRUCell:
         hidden = _room(path, x, n, more=1)
         path.first(hidden).copy_(first[0])
         first_two, last_one = weights.hh[: 2 * n].t(), weights.hh[2 * n :].t()
-        columns = [gates[..., : 2 * n], *gates.split(n, 2), inner, path.after(hidden)]
-        every = [tensor.unbind(0) for tensor in columns]
-        h, batch = path.first(hidden), x.shape[1]
+        tensors = (gates[..., : 2 * n], *gates.split(n, 2), inner, path.before(hidden), path.after(hidden))
+        every = [path.rows(tensor) for tensor in tensors]
         for t in path.steps:
-            two, r, z, new, part, h_next = (tensors[t] for tensors in every)
-            k, target = path.active[t], h_next
-            if k < batch:
-                h_next[k:] = h[k:]
-                h, two, r, z, new, part, target = (tensor[:k] for tensor in (h, two, r, z, new, part, h_next))
+            two, r, z, new, part, h, h_next = [rows[t] for rows in every]
             two.addmm_(h, first_two).sigmoid_()
             if bias_n is None:
                 torch.mm(h, last_one, out=part)
             else:
                 torch.addmm(bias_n, h, last_one, out=part)
             new.addcmul_(r, part).tanh_()
-            torch.lerp(new, h, z, out=target)
-            h = h_next
+            torch.lerp(new, h, z, out=h_next)
+            if len(h) < x.shape[1]:
+                _stay(path, t, hidden)
         return Walk((hidden,), (gates, inner), 6 * n)
 
     def back(
@@ -247,23 +270,24 @@ class GRUCell:
         r, z, new = gates.split(n, 2)
         before = path.before(states[0])
         found = _gradient_room(gates, path, 6 * n)
-        factors = gates.new_empty(_CHUNK, gates.shape[1], 2, 3, n)
+        every = [path.rows(tensor) for tensor in (found.unflatten(2, (6, n)), found[..., 3 * n :], z)]
+        arriving = None if outputs is None else path.rows(outputs)
+        factors = gates.new_empty(_CHUNK, gates.shape[1], 6, n)
         for chunk in _chunks(path):
-            s = _span(chunk)
-            of_input, of_hidden = factors[: len(chunk)].unbind(2)
-            _tanh_slope(1 - z[s], new[s], grad_input=of_input[:, :, 2])
-            torch.mul(of_input[:, :, 2], r[s], out=of_hidden[:, :, 2])
-            _sigmoid_slope(before[s] - new[s], z[s], grad_input=of_input[:, :, 1])
-            _sigmoid_slope(of_input[:, :, 2] * inner[s], r[s], grad_input=of_input[:, :, 0])
-            of_hidden[:, :, :2] = of_input[:, :, :2]
+            s, size = _span(chunk), len(chunk)
+            of_r, of_z, of_n, *_, of_inner = factors[:size].unbind(2)
+            _tanh_slope(1 - z[s], new[s], grad_input=of_n)
+            _sigmoid_slope(before[s] - new[s], z[s], grad_input=of_z)
+            _sigmoid_slope(of_n * inner[s], r[s], grad_input=of_r)
+            factors[:size, :, 3:5] = factors[:size, :, :2]
+            torch.mul(of_n, r[s], out=of_inner)
             for t in chunk:
-                k = path.active[t]
-                dz, dhk = found[t, :k], dh[:k]
-                if outputs is not None:
-                    dhk += outputs[t, :k]
-                torch.mul(factors[t - s.start, :k].view(k, 6, n), dhk[:, None], out=dz.view(k, 6, n))
-                dhk *= z[t, :k]
-                dhk.addmm_(dz[:, 3 * n :], weight)
+                dz, dz_hidden, keep = [rows[t] for rows in every]
+                h = dh[: len(dz)]
+                if arriving is not None:
+                    h.add_(arriving[t])
+                torch.mul(factors[t - s.start, : len(dz)], h[:, None], out=dz)
+                h.mul_(keep).addmm_(dz_hidden, weight)
         return found
 
 
@@ -277,19 +301,16 @@ class PlainCell:
 
     def walk(self, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path) -> Walk:
         n = weights.hh.shape[1]
-        bias = None if weights.bias_ih is None or weights.bias_hh is None else weights.bias_ih + weights.bias_hh
         hidden = _room(path, x, n, more=1)
         path.first(hidden).copy_(first[0])
-        after, batch = path.after(hidden), x.shape[1]
-        _inputs(x, weights.ih, bias, after)
-        h, weight = path.first(hidden), weights.hh.t()
-        activate = torch.tanh_ if self.nonlinearity == "tanh" else torch.relu_
-        for t, h_next in zip(path.steps, after.unbind(0)[:: -1 if path.reverse else 1], strict=True):
-            k = path.active[t]
-            if k < batch:
-                h_next[k:] = h[k:]
-            activate(h_next[:k].addmm_(h[:k], weight))
-            h = h_next
+        _inputs(x, weights.ih, weights.bias, path.after(hidden))
+        every = [path.rows(at(hidden)) for at in (path.before, path.after)]
+        weight, activate = weights.hh.t(), torch.tanh_ if self.nonlinearity == "tanh" else torch.relu_
+        for t in path.steps:
+            h, h_next = [rows[t] for rows in every]
+            activate(h_next.addmm_(h, weight))
+            if len(h) < x.shape[1]:
+                _stay(path, t, hidden)
         return Walk((hidden,), (), n)
 
     def back(
@@ -298,16 +319,18 @@ class PlainCell:
     ) -> Tensor:  # fmt: skip
         after, (dh,) = path.after(states[0]), last
         found = _gradient_room(after, path, after.shape[2])
+        every = [path.rows(tensor) for tensor in (found, after)]
+        arriving = None if outputs is None else path.rows(outputs)
         for t in path.steps[::-1]:
-            k = path.active[t]
-            dz, dhk = found[t, :k], dh[:k]
-            if outputs is not None:
-                dhk += outputs[t, :k]
+            dz, value = [rows[t] for rows in every]
+            h = dh[: len(dz)]
+            if arriving is not None:
+                h.add_(arriving[t])
             if self.nonlinearity == "tanh":
-                _tanh_slope(dhk, after[t, :k], grad_input=dz)
+                _tanh_slope(h, value, grad_input=dz)
             else:
-                _relu_slope(dhk, after[t, :k], 0, grad_input=dz)
-            torch.mm(dz, weight, out=dhk)
+                _relu_slope(h, value, 0, grad_input=dz)
+            torch.mm(dz, weight, out=h)
         return found
 
 
@@ -394,18 +417,14 @@ def recur(
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """The outputs [steps, batch, hidden] of one direction of one layer, and its last states [batch, hidden] each."""
     x = x.contiguous()
-    constants = Weights(*(None if w is None else w.detach() for w in _fields(weights)))
+    constants = weights.detached()
     with torch.no_grad():
         walk = cell.walk(path.sort(x.detach(), 1), [path.sort(s.detach(), 0) for s in first], constants, path)
         before = path.unsort(path.before(walk.states[0]), 1)
     seen = RecurrentInput.apply(x, constants.ih, walk.wide)
-    used = RecurrentWeights.apply(*_fields(weights), x.detach(), before, walk.wide)
+    used = RecurrentWeights.apply(*weights.fields, x.detach(), before, walk.wide)
     outputs, *last = RecurrentSteps.apply(seen, used, cell, walk, constants.hh, path, *first)
     return outputs, tuple(last)
-
-
-def _fields(weights: Weights) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-    return weights.ih, weights.hh, weights.bias_ih, weights.bias_hh
 
 
 # --- each unit's gradient -----------------------------------------------------------------------------------------
@@ -456,18 +475,18 @@ class StepProducts(OuterProducts):
         self._lengths: Tensor | None = None
 
     def norms(self) -> Tensor:
-        units, rows, a, b = *self.left.shape, self.right.shape[2]
+        rows, a, b = *self.left.shape[1:], self.right.shape[2]
         if rows == 1 or rows * rows * (a + b) > _GRAM * a * b:
             return super().norms()
         if self._name not in self._found:
             self._found[self._name] = self.left @ self.left.mT
         left, right = self._found[self._name], self.right @ self.right.mT
-        diagonal = left.diagonal(dim1=1, dim2=2).double() * right.diagonal(dim1=1, dim2=2)
-        if bool((diagonal > _SMALL).all()):
-            self._lengths = diagonal.sqrt_().sum(1)
+        one, other = (g.diagonal(dim1=1, dim2=2).clamp(min=_SMALL).double() for g in (left, right))
+        self._lengths = one.mul_(other).sqrt_().sum(1)
         products = left.mul(right).flatten(1)
         found, terms = products.sum(1), torch.linalg.vector_norm(products, ord=1, dim=1)
-        for u in torch.nonzero(~(found > _LEFT * terms)).flatten().tolist():  # rounding would show
+        sure = (found > _LEFT * terms) & (found > (_LEFT_OF_LENGTHS * self._lengths).square())
+        for u in torch.nonzero(~sure).flatten().tolist():  # rounding would show
             found[u] = squared_norms(self.each(u, u + 1))[0]
         return found
 
@@ -487,5 +506,5 @@ class StepProducts(OuterProducts):
 
 
 _GRAM = 80  # a product that is kept costs as much as so many of a Gram matrix's: it has to be written and read
-_SMALL = 1e-28  # squared lengths below it would not be accurate in float32
-_LEFT = 0.1  # of the terms' sum: where less is left, they are not used
+_SMALL = 1e-24  # shorter squared lengths count as this one: far below, float32 would lose them
+_LEFT, _LEFT_OF_LENGTHS = 0.1, 0.01  # of the terms' sum, of the rows' lengths: with less left, a unit is made
