@@ -202,16 +202,18 @@ class LSTMCell:
         found = _gradient_room(gates, path, 4 * n)
         every = [path.rows(tensor) for tensor in (found, found.unflatten(2, (4, n))[:, :, :3], found[..., 3 * n :], f)]
         arriving = None if outputs is None else path.rows(outputs)
-        factors = gates.new_empty(_CHUNK, gates.shape[1], 5, n)
-        parts = list(zip(*(part.unbind(0) for part in (factors[:, :, :3], *factors[:, :, 3:].unbind(2))), strict=True))
+        factors = gates.new_empty(5, _CHUNK, gates.shape[1], n)
+        three = factors[:3].permute(1, 2, 0, 3)
+        parts = list(zip(*(part.unbind(0) for part in (three, factors[3], factors[4])), strict=True))
         batch = gates.shape[1]
         for chunk in _chunks(path):
-            s, size = _span(chunk), len(chunk)
-            _sigmoid_slope(g[s], i[s], grad_input=factors[:size, :, 0])
-            _sigmoid_slope(before[s], f[s], grad_input=factors[:size, :, 1])
-            _tanh_slope(i[s], g[s], grad_input=factors[:size, :, 2])
-            _sigmoid_slope(squashed[s], o[s], grad_input=factors[:size, :, 3])
-            _tanh_slope(o[s], squashed[s], grad_input=factors[:size, :, 4])
+            s = _span(chunk)
+            of_i, of_f, of_g, of_o, of_cell = factors[:, : len(chunk)].unbind(0)
+            _sigmoid_slope(g[s], i[s], grad_input=of_i)
+            _sigmoid_slope(before[s], f[s], grad_input=of_f)
+            _tanh_slope(i[s], g[s], grad_input=of_g)
+            _sigmoid_slope(squashed[s], o[s], grad_input=of_o)
+            _tanh_slope(o[s], squashed[s], grad_input=of_cell)
             for t in chunk:
                 dz, dz_three, dz_o, keep = [rows[t] for rows in every]
                 (of_three, of_o, of_cell), h, c, k = parts[t - s.start], dh, dc, len(dz)
@@ -456,9 +458,10 @@ def _recurrent(call: Call) -> Use | Tensor | None:
     name = "hidden" if of_hidden and gradient.shape[2] != size else "input"
     found = call.saved["shared"].look(gradient)
     if call.number > 1:
-        if f"{name} bias" not in found:
-            found[f"{name} bias"] = call.split(part.sum(0, dtype=call.dtype)[None])[:, :, 0].sum(1)
-        return found[f"{name} bias"]
+        if "sum" not in found:  # over the steps, as a product: faster than a sum over an outer dimension
+            steps = gradient.to(call.dtype).flatten(1)
+            found["sum"] = call.split((steps.new_ones(len(steps)) @ steps).view(1, *gradient.shape[1:]))[:, :, 0].sum(1)
+        return found["sum"][:, -size:] if of_hidden else found["sum"][:, :size]
     factor = before if of_hidden else x
     left, right = call.split(part).flatten(1, 2), call.split(factor).flatten(1, 2)
     if call.rows != Rows(1) or left.shape[1] != len(gradient):
@@ -484,7 +487,7 @@ class StepProducts(OuterProducts):
         one, other = (g.diagonal(dim1=1, dim2=2).clamp(min=_SMALL).double() for g in (left, right))
         self._lengths = one.mul_(other).sqrt_().sum(1)
         products = left.mul(right).flatten(1)
-        found, terms = products.sum(1), torch.linalg.vector_norm(products, ord=1, dim=1)
+        found, terms = products.sum(1), products.abs().sum(1)
         sure = (found > _LEFT * terms) & (found > (_LEFT_OF_LENGTHS * self._lengths).square())
         for u in torch.nonzero(~sure).flatten().tolist():  # rounding would show
             found[u] = squared_norms(self.each(u, u + 1))[0]
@@ -502,7 +505,11 @@ class StepProducts(OuterProducts):
             left = left * weights[:, None]
         else:
             right = right * weights[:, None]
-        out.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1))
+        left, right = left.flatten(0, 1), right.flatten(0, 1)
+        if left.shape[1] > right.shape[1]:  # a product with the longer rows on the right is faster
+            out.add_((right.t() @ left).t())
+        else:
+            out.addmm_(left.t(), right)
 
 
 _GRAM = 80  # a product that is kept costs as much as so many of a Gram matrix's: it has to be written and read
