@@ -370,6 +370,26 @@ def test_no_example_touches_another(kind):
             assert all(torch.equal(one, other) for one, other in zip(found, expected[name], strict=True)), name
 
 
+def test_examples_that_are_not_finite_contribute_nothing():
+    """The release is that of the others alone, as their noise is the same by the seed."""
+    model = nn.Sequential(discreet.nn.GRU(D, H, batch_first=True))
+    x = torch.randn(6, T, D)
+    spoiled, silent = x.clone(), x.clone()
+    spoiled[2], spoiled[4] = torch.nan, torch.inf
+    silent[2], silent[4] = 0.0, 0.0
+    factors = torch.tensor([1.0, 1.0, 0.0, 1.0, 0.0, 1.0])
+    plan = discreet.methods.dp_sgd(examples=6, batch_size=6, steps=1, noise=1.0, delta=1e-5)
+    released = []
+    for data, weights in ((spoiled, torch.ones(6)), (silent, factors)):
+        private = discreet.attach(model, plan, seed=1, preflight=False)
+        for rows, weight in private.batches((data, weights)):
+            private.backward(square_loss(model(rows)) * weight)
+        released.append([p.grad.clone() for p in model.parameters()])
+        private.detach()
+    for one, other in zip(*released, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_a_layer_fed_with_examples_as_steps_is_refused():
     layer = discreet.nn.GRU(D, H)
     with pytest.raises(PrivacyError, match="mixes examples"):

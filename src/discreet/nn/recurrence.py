@@ -512,6 +512,6 @@ class StepProducts(OuterProducts):
             out.addmm_(left.t(), right)
 
 
-_GRAM = 80  # a product that is kept costs as much as so many of a Gram matrix's: it has to be written and read
+_GRAM = 48  # a value that is kept costs as much as so many of a Gram matrix's products: it is written and read
 _SMALL = 1e-24  # shorter squared lengths count as this one: far below, float32 would lose them
 _LEFT, _LEFT_OF_LENGTHS = 0.1, 0.01  # of the terms' sum, of the rows' lengths: with less left, a unit is made
