@@ -1,13 +1,18 @@
-"""Pieces of networks: activations with bounded values and slopes, and a cure for exploding gradients.
+"""Pieces of networks: bounded activations, recurrent layers that are fast with privacy, a cure for exploding gradients.
 
 None of them gives privacy by itself; a bounded network does so by its certificate, and any network by a bound.
 """
 
 from discreet.nn.activations import BELU, Bounded, BoundedTanh, TemperedSigmoid, belu, bounds_of
+from discreet.nn.convert import convert
+from discreet.nn.layers import GRU, LSTM, RNN
 from discreet.nn.recurrent import FilteredRNN, GradientFilter, filter_gradient
 
 __all__ = [
     "BELU",
+    "GRU",
+    "LSTM",
+    "RNN",
     "Bounded",
     "BoundedTanh",
     "FilteredRNN",
@@ -15,5 +20,6 @@ __all__ = [
     "TemperedSigmoid",
     "belu",
     "bounds_of",
+    "convert",
     "filter_gradient",
 ]

@@ -1,0 +1,517 @@
+"""Recurrences whose parameters are used once, over all time steps: what the engine sees is one product a weight.
+
+A recurrence is walked twice, forward and back, with no graph inside. Three functions stand for it in the graph:
+`RecurrentInput` and `RecurrentWeights` lead to the gates' pre-activations of all steps, `RecurrentSteps` from there to
+the states. The gradient of the pre-activations is made by one walk back through time; with it a weight's gradient is a
+sum of outer products over the steps, for which there is a rule. Everything is linear in the gradient that comes in, row
+by row, and can be differentiated once.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from discreet.gradients import Call, rule
+from discreet.gradients.rows import Rows
+from discreet.gradients.uses import OuterProducts, Use, Workspace, squared_norms
+
+_CHUNK = 8  # steps whose factors are made at a time, so that they are still in the cache when they are used
+
+
+@dataclass(frozen=True)
+class Path:
+    """The steps of a walk: from the first to the last, or back; at step t only the first `active[t]` rows take part.
+
+    A row that takes no part keeps its state. `order` sorts the rows of a batch so, `back` undoes it (None: no need to).
+    """
+
+    active: tuple[int, ...]
+    reverse: bool = False
+    order: Tensor | None = None
+    back: Tensor | None = None
+
+    @property
+    def steps(self) -> range:
+        count = len(self.active)
+        return range(count - 1, -1, -1) if self.reverse else range(count)
+
+    def sort(self, tensor: Tensor, dim: int) -> Tensor:
+        return tensor if self.order is None else tensor.index_select(dim, self.order)
+
+    def unsort(self, tensor: Tensor, dim: int) -> Tensor:
+        return tensor if self.back is None else tensor.index_select(dim, self.back)
+
+    def rows(self, tensor: Tensor) -> Sequence[Tensor]:
+        """The rows that take part, step by step, of a tensor [steps, batch, ...]: views."""
+        views = tensor.unbind(0)
+        if self.active[0] == self.active[-1]:  # they never grow
+            return views
+        return [view[:k] for view, k in zip(views, self.active, strict=True)]
+
+    def before(self, states: Tensor) -> Tensor:
+        """Of the states at all times [steps + 1, ...], those before each step."""
+        return states[1:] if self.reverse else states[:-1]
+
+    def after(self, states: Tensor) -> Tensor:
+        """Of the states at all times, those after each step."""
+        return states[:-1] if self.reverse else states[1:]
+
+    def first(self, states: Tensor) -> Tensor:
+        return states[-1] if self.reverse else states[0]
+
+    def last(self, states: Tensor) -> Tensor:
+        return states[0] if self.reverse else states[-1]
+
+
+@dataclass(frozen=True)
+class Weights:
+    """The parameters of one direction of one layer, in torch's shapes."""
+
+    ih: Tensor
+    hh: Tensor
+    bias_ih: Tensor | None = None
+    bias_hh: Tensor | None = None
+
+    @property
+    def fields(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        return self.ih, self.hh, self.bias_ih, self.bias_hh
+
+    @property
+    def bias(self) -> Tensor | None:
+        """The sum of both biases, where there are any."""
+        return None if self.bias_ih is None or self.bias_hh is None else self.bias_ih + self.bias_hh
+
+    def detached(self) -> "Weights":
+        """The same as constants."""
+        biases = (None if b is None else b.detach() for b in (self.bias_ih, self.bias_hh))
+        return Weights(self.ih.detach(), self.hh.detach(), *biases)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """What a walk forward has left: the states at all times, the hidden one first, and what a walk back needs.
+
+    `wide` is how many columns the gradient of the pre-activations has.
+    """
+
+    states: tuple[Tensor, ...]
+    kept: tuple[Tensor, ...]
+    wide: int
+
+
+class Cell(Protocol):
+    """A kind of recurrence. All rows of all tensors are in the path's order."""
+
+    states: int
+
+    def walk(self, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path) -> Walk:
+        """All states, from the inputs [steps, batch, size] and the first states [batch, hidden]."""
+        ...
+
+    def back(
+        self, states: Sequence[Tensor], kept: Sequence[Tensor], weight: Tensor, outputs: Tensor | None,
+        last: Sequence[Tensor], path: Path,
+    ) -> Tensor:  # fmt: skip
+        """The gradient of the pre-activations, from those of the outputs and of the last states.
+
+        `last` becomes the gradient of the first states, in place. `weight` is the recurrent one.
+        """
+        ...
+
+
+def _room(path: Path, like: Tensor, *sizes: int, more: int = 0) -> Tensor:
+    """Memory for something at all times; rows that take no part are not written, and must be zero where it matters."""
+    return like.new_empty(len(path.active) + more, like.shape[1], *sizes)
+
+
+def _inputs(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+    """The inputs' share of the pre-activations, of all steps in one product."""
+    rows, out = x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1])
+    if bias is None:
+        torch.mm(rows, weight.t(), out=out)
+    else:
+        torch.addmm(bias, rows, weight.t(), out=out)
+
+
+def _stay(path: Path, t: int, *states: Tensor) -> None:
+    """The rows that take no part in step t keep their states."""
+    k = path.active[t]
+    for tensor in states:
+        path.after(tensor)[t, k:] = path.before(tensor)[t, k:]
+
+
+def _chunks(path: Path) -> list[range]:
+    """The steps of a walk back, some at a time."""
+    steps = path.steps[::-1]
+    return [steps[i : i + _CHUNK] for i in range(0, len(steps), _CHUNK)]
+
+
+def _span(chunk: range) -> slice:
+    return slice(min(chunk), max(chunk) + 1)
+
+
+_sigmoid_slope = torch.ops.aten.sigmoid_backward.grad_input  # (g, y): g * y * (1 - y)
+_relu_slope = torch.ops.aten.threshold_backward.grad_input  # (g, y, 0): g where y > 0
+_tanh_slope = torch.ops.aten.tanh_backward.grad_input  # (g, y): g * (1 - y^2)
+
+
+class LSTMCell:
+    """Gates i, f, g, o; cell = f * cell + i * g; hidden = o * tanh(cell)."""
+
+    states = 2
+
+    def walk(self, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path) -> Walk:
+        n = weights.hh.shape[1]
+        # the three sigmoids side by side: i, f, o, g
+        ih, hh = (torch.cat([w[: 2 * n], w[3 * n :], w[2 * n : 3 * n]]) for w in (weights.ih, weights.hh))
+        bias = weights.bias
+        bias = None if bias is None else torch.cat([bias[: 2 * n], bias[3 * n :], bias[2 * n : 3 * n]])
+        gates = _room(path, x, 4 * n)
+        _inputs(x, ih, bias, gates)
+        hidden, cells = _room(path, x, n, more=1), _room(path, x, n, more=1)
+        squashed = _room(path, x, n)
+        for states, start in zip((hidden, cells), first, strict=True):
+            path.first(states).copy_(start)
+        weight, batch = hh.t(), x.shape[1]
+        tensors = (gates, gates[..., : 3 * n], *gates.split(n, 2), squashed)
+        tensors += tuple(at(states) for states in (hidden, cells) for at in (path.before, path.after))
+        every = [path.rows(tensor) for tensor in tensors]
+        for t in path.steps:
+            z, three, i, f, o, g, s, h, h_next, c, c_next = [rows[t] for rows in every]
+            z.addmm_(h, weight)
+            three.sigmoid_()
+            g.tanh_()
+            torch.mul(i, g, out=c_next).addcmul_(f, c)
+            torch.tanh(c_next, out=s)
+            torch.mul(o, s, out=h_next)
+            if len(z) < batch:
+                _stay(path, t, hidden, cells)
+        return Walk((hidden, cells), (gates, squashed), 4 * n)
+
+    def back(
+        self, states: Sequence[Tensor], kept: Sequence[Tensor], weight: Tensor, outputs: Tensor | None,
+        last: Sequence[Tensor], path: Path,
+    ) -> Tensor:  # fmt: skip
+        (gates, squashed), (dh, dc), n = kept, last, weight.shape[1]
+        i, f, o, g = gates.split(n, 2)
+        before = path.before(states[1])
+        found = _gradient_room(gates, path, 4 * n)
+        every = [path.rows(tensor) for tensor in (found, found.unflatten(2, (4, n))[:, :, :3], found[..., 3 * n :], f)]
+        arriving = None if outputs is None else path.rows(outputs)
+        factors = gates.new_empty(5, _CHUNK, gates.shape[1], n)
+        three = factors[:3].permute(1, 2, 0, 3)
+        parts = list(zip(*(part.unbind(0) for part in (three, factors[3], factors[4])), strict=True))
+        batch = gates.shape[1]
+        for chunk in _chunks(path):
+            s = _span(chunk)
+            of_i, of_f, of_g, of_o, of_cell = factors[:, : len(chunk)].unbind(0)
+            _sigmoid_slope(g[s], i[s], grad_input=of_i)
+            _sigmoid_slope(before[s], f[s], grad_input=of_f)
+            _tanh_slope(i[s], g[s], grad_input=of_g)
+            _sigmoid_slope(squashed[s], o[s], grad_input=of_o)
+            _tanh_slope(o[s], squashed[s], grad_input=of_cell)
+            for t in chunk:
+                dz, dz_three, dz_o, keep = [rows[t] for rows in every]
+                (of_three, of_o, of_cell), h, c, k = parts[t - s.start], dh, dc, len(dz)
+                if k < batch:
+                    of_three, of_o, of_cell, h, c = of_three[:k], of_o[:k], of_cell[:k], h[:k], c[:k]
+                if arriving is not None:
+                    h.add_(arriving[t])
+                c.addcmul_(h, of_cell)
+                torch.mul(of_three, c[:, None], out=dz_three)
+                torch.mul(of_o, h, out=dz_o)
+                torch.mm(dz, weight, out=h)
+                c.mul_(keep)
+        return found
+
+
+class GRUCell:
+    """Gates r, z and n = tanh(inputs + r * (hidden part)); hidden = (1 - z) * n + z * hidden.
+
+    The hidden part of n has a gradient of its own: the pre-activations' gradient is one for the inputs (r, z, n) and
+    one for the hidden state (r, z, r * n), side by side.
+    """
+
+    states = 1
+
+    def walk(self, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path) -> Walk:
+        n = weights.hh.shape[1]
+        bias, bias_n = weights.bias_ih, None
+        if weights.bias_ih is not None and weights.bias_hh is not None:
+            bias_n = weights.bias_hh[2 * n :]
+            bias = torch.cat([weights.bias_ih[: 2 * n] + weights.bias_hh[: 2 * n], weights.bias_ih[2 * n :]])
+        gates, inner = _room(path, x, 3 * n), _room(path, x, n)
+        _inputs(x, weights.ih, bias, gates)
+        hidden = _room(path, x, n, more=1)
+        path.first(hidden).copy_(first[0])
+        first_two, last_one = weights.hh[: 2 * n].t(), weights.hh[2 * n :].t()
+        tensors = (gates[..., : 2 * n], *gates.split(n, 2), inner, path.before(hidden), path.after(hidden))
+        every = [path.rows(tensor) for tensor in tensors]
+        for t in path.steps:
+            two, r, z, new, part, h, h_next = [rows[t] for rows in every]
+            two.addmm_(h, first_two).sigmoid_()
+            if bias_n is None:
+                torch.mm(h, last_one, out=part)
+            else:
+                torch.addmm(bias_n, h, last_one, out=part)
+            new.addcmul_(r, part).tanh_()
+            torch.lerp(new, h, z, out=h_next)
+            if len(h) < x.shape[1]:
+                _stay(path, t, hidden)
+        return Walk((hidden,), (gates, inner), 6 * n)
+
+    def back(
+        self, states: Sequence[Tensor], kept: Sequence[Tensor], weight: Tensor, outputs: Tensor | None,
+        last: Sequence[Tensor], path: Path,
+    ) -> Tensor:  # fmt: skip
+        (gates, inner), (dh,), n = kept, last, weight.shape[1]
+        r, z, new = gates.split(n, 2)
+        before = path.before(states[0])
+        found = _gradient_room(gates, path, 6 * n)
+        every = [path.rows(tensor) for tensor in (found.unflatten(2, (6, n)), found[..., 3 * n :], z)]
+        arriving = None if outputs is None else path.rows(outputs)
+        factors = gates.new_empty(_CHUNK, gates.shape[1], 6, n)
+        for chunk in _chunks(path):
+            s, size = _span(chunk), len(chunk)
+            of_r, of_z, of_n, *_, of_inner = factors[:size].unbind(2)
+            _tanh_slope(1 - z[s], new[s], grad_input=of_n)
+            _sigmoid_slope(before[s] - new[s], z[s], grad_input=of_z)
+            _sigmoid_slope(of_n * inner[s], r[s], grad_input=of_r)
+            factors[:size, :, 3:5] = factors[:size, :, :2]
+            torch.mul(of_n, r[s], out=of_inner)
+            for t in chunk:
+                dz, dz_hidden, keep = [rows[t] for rows in every]
+                h = dh[: len(dz)]
+                if arriving is not None:
+                    h.add_(arriving[t])
+                torch.mul(factors[t - s.start, : len(dz)], h[:, None], out=dz)
+                h.mul_(keep).addmm_(dz_hidden, weight)
+        return found
+
+
+class PlainCell:
+    """hidden = tanh or relu of the pre-activation."""
+
+    states = 1
+
+    def __init__(self, nonlinearity: str) -> None:
+        self.nonlinearity = nonlinearity
+
+    def walk(self, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path) -> Walk:
+        n = weights.hh.shape[1]
+        hidden = _room(path, x, n, more=1)
+        path.first(hidden).copy_(first[0])
+        _inputs(x, weights.ih, weights.bias, path.after(hidden))
+        every = [path.rows(at(hidden)) for at in (path.before, path.after)]
+        weight, activate = weights.hh.t(), torch.tanh_ if self.nonlinearity == "tanh" else torch.relu_
+        for t in path.steps:
+            h, h_next = [rows[t] for rows in every]
+            activate(h_next.addmm_(h, weight))
+            if len(h) < x.shape[1]:
+                _stay(path, t, hidden)
+        return Walk((hidden,), (), n)
+
+    def back(
+        self, states: Sequence[Tensor], kept: Sequence[Tensor], weight: Tensor, outputs: Tensor | None,
+        last: Sequence[Tensor], path: Path,
+    ) -> Tensor:  # fmt: skip
+        after, (dh,) = path.after(states[0]), last
+        found = _gradient_room(after, path, after.shape[2])
+        every = [path.rows(tensor) for tensor in (found, after)]
+        arriving = None if outputs is None else path.rows(outputs)
+        for t in path.steps[::-1]:
+            dz, value = [rows[t] for rows in every]
+            h = dh[: len(dz)]
+            if arriving is not None:
+                h.add_(arriving[t])
+            if self.nonlinearity == "tanh":
+                _tanh_slope(h, value, grad_input=dz)
+            else:
+                _relu_slope(h, value, 0, grad_input=dz)
+            torch.mm(dz, weight, out=h)
+        return found
+
+
+def _gradient_room(like: Tensor, path: Path, size: int) -> Tensor:
+    """Memory for the pre-activations' gradient: zero for the rows that take no part in a step."""
+    shape = (len(path.active), like.shape[1], size)
+    return like.new_zeros(shape) if min(path.active) < like.shape[1] else like.new_empty(shape)
+
+
+# --- in the graph -------------------------------------------------------------------------------------------------
+
+
+class RecurrentInput(torch.autograd.Function):
+    """The pre-activations, seen from the inputs."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, wide: int) -> Tensor:
+        ctx.save_for_backward(weight)
+        return _stand_in(x, wide)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        (weight,) = ctx.saved_tensors
+        return gradients[0][..., : len(weight)] @ weight, None, None
+
+
+class RecurrentWeights(torch.autograd.Function):
+    """The pre-activations, seen from the parameters; inputs and states before each step are constants here."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, ih: Tensor, hh: Tensor, bias_ih: Tensor | None, bias_hh: Tensor | None, x: Tensor, before: Tensor,
+        wide: int,
+    ) -> Tensor:  # fmt: skip
+        ctx.save_for_backward(x, before)
+        ctx.rows, ctx.bias, ctx.shared = len(ih), bias_ih is not None, Shared()
+        return _stand_in(x, wide)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, before = ctx.saved_tensors
+        rows = gradients[0].flatten(0, 1)
+        of_input, of_hidden = rows[:, : ctx.rows], rows[:, -ctx.rows :]
+        ih, hh = of_input.t() @ x.flatten(0, 1), of_hidden.t() @ before.flatten(0, 1)
+        biases = (of_input.sum(0), of_hidden.sum(0)) if ctx.bias else (None, None)
+        return ih, hh, *biases, None, None, None
+
+
+def _stand_in(x: Tensor, wide: int) -> Tensor:
+    """The pre-activations in the graph: their values were used up in the walk, and nobody asks for them."""
+    return x.new_empty(()).expand(*x.shape[:2], wide)
+
+
+class RecurrentSteps(torch.autograd.Function):
+    """From the pre-activations to the outputs and the last states, which the walk has made already."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, seen: Tensor | None, used: Tensor, cell: Cell, walk: Walk, weight: Tensor, path: Path, *first: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.cell, ctx.path = cell, path
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(weight, *walk.states, *walk.kept)
+        outputs = path.unsort(path.after(walk.states[0]), 1)
+        return outputs, *(path.unsort(path.last(states), 0).clone() for states in walk.states)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, ...]:
+        cell, path = ctx.cell, ctx.path
+        weight, *saved = ctx.saved_tensors
+        states, kept = saved[: cell.states], saved[cell.states :]
+        outputs = None if gradients[0] is None else path.sort(gradients[0], 1)
+        like = path.first(states[0])
+        last = [torch.zeros_like(like) if g is None else path.sort(g, 0).clone() for g in gradients[1:]]
+        found = path.unsort(cell.back(states, kept, weight, outputs, last, path), 1)
+        return found, found, None, None, None, None, *(path.unsort(g, 0) for g in last)
+
+
+def recur(
+    cell: Cell, x: Tensor, first: Sequence[Tensor], weights: Weights, path: Path
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """The outputs [steps, batch, hidden] of one direction of one layer, and its last states [batch, hidden] each."""
+    x = x.contiguous()
+    constants = weights.detached()
+    with torch.no_grad():
+        walk = cell.walk(path.sort(x.detach(), 1), [path.sort(s.detach(), 0) for s in first], constants, path)
+        before = path.unsort(path.before(walk.states[0]), 1)
+    seen = RecurrentInput.apply(x, constants.ih, walk.wide)
+    used = RecurrentWeights.apply(*weights.fields, x.detach(), before, walk.wide)
+    outputs, *last = RecurrentSteps.apply(seen, used, cell, walk, constants.hh, path, *first)
+    return outputs, tuple(last)
+
+
+# --- each unit's gradient -----------------------------------------------------------------------------------------
+
+
+class Shared:
+    """What the uses of one layer's parameters have in common, for one gradient of the pre-activations."""
+
+    def __init__(self) -> None:
+        self._of: Tensor | None = None
+        self._found: dict[str, Tensor] = {}
+
+    def look(self, gradient: Tensor) -> dict[str, Tensor]:
+        """What was found for this gradient so far."""
+        if self._of is not gradient:
+            self._of, self._found = gradient, {}
+        return self._found
+
+
+@rule("RecurrentWeightsBackward", 0, 1, 2, 3, saves=("saved_tensors", "rows", "shared"))
+def _recurrent(call: Call) -> Use | Tensor | None:
+    """A sum of outer products over the steps for a weight, a sum over the steps for a bias."""
+    if call.rows.dim != 1:
+        return None
+    x, before = call.saved["saved_tensors"]
+    size, gradient = call.saved["rows"], call.gradient
+    of_hidden = call.number in (1, 3)
+    part = gradient[..., -size:] if of_hidden else gradient[..., :size]
+    name = "hidden" if of_hidden and gradient.shape[2] != size else "input"
+    found = call.saved["shared"].look(gradient)
+    if call.number > 1:
+        if "sum" not in found:  # over the steps, as a product: faster than a sum over an outer dimension
+            steps = gradient.to(call.dtype).flatten(1)
+            found["sum"] = call.split((steps.new_ones(len(steps)) @ steps).view(1, *gradient.shape[1:]))[:, :, 0].sum(1)
+        return found["sum"][:, -size:] if of_hidden else found["sum"][:, :size]
+    factor = before if of_hidden else x
+    left, right = call.split(part).flatten(1, 2), call.split(factor).flatten(1, 2)
+    if call.rows != Rows(1) or left.shape[1] != len(gradient):
+        return OuterProducts(left, right, workspace=call.workspace)
+    return StepProducts(left, right, found, name, call.workspace)
+
+
+class StepProducts(OuterProducts):
+    """Outer products with one row a time step, read time first; two weights share the Gram matrix of their gradient."""
+
+    def __init__(self, left: Tensor, right: Tensor, found: dict[str, Tensor], name: str, workspace: Workspace) -> None:
+        super().__init__(left, right, workspace=workspace)
+        self._found, self._name = found, f"{name} gram"
+        self._lengths: Tensor | None = None
+
+    def norms(self) -> Tensor:
+        rows, a, b = *self.left.shape[1:], self.right.shape[2]
+        if rows == 1 or rows * rows * (a + b) > _GRAM * a * b:
+            return super().norms()
+        if self._name not in self._found:
+            self._found[self._name] = self.left @ self.left.mT
+        left, right = self._found[self._name], self.right @ self.right.mT
+        one, other = (g.diagonal(dim1=1, dim2=2).clamp(min=_SMALL).double() for g in (left, right))
+        self._lengths = one.mul_(other).sqrt_().sum(1)
+        products = left.mul(right).flatten(1)
+        found, terms = products.sum(1), products.abs().sum(1)
+        sure = (found > _LEFT * terms) & (found > (_LEFT_OF_LENGTHS * self._lengths).square())
+        for u in torch.nonzero(~sure).flatten().tolist():  # rounding would show
+            found[u] = squared_norms(self.each(u, u + 1))[0]
+        return found
+
+    def lengths(self) -> Tensor | None:
+        return super().lengths() if self._lengths is None else self._lengths
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        if self._kept is not None:
+            super().add_weighted(weights, out)
+            return
+        left, right = (tensor.transpose(0, 1) for tensor in (self.left, self.right))  # time first, as they were made
+        if left.shape[2] < right.shape[2]:
+            left = left * weights[:, None]
+        else:
+            right = right * weights[:, None]
+        left, right = left.flatten(0, 1), right.flatten(0, 1)
+        if left.shape[1] > right.shape[1]:  # a product with the longer rows on the right is faster
+            out.add_((right.t() @ left).t())
+        else:
+            out.addmm_(left.t(), right)
+
+
+_GRAM = 48  # a value that is kept costs as much as so many of a Gram matrix's products: it is written and read
+_SMALL = 1e-24  # shorter squared lengths count as this one: far below, float32 would lose them
+_LEFT, _LEFT_OF_LENGTHS = 0.1, 0.01  # of the terms' sum, of the rows' lengths: with less left, a unit is made
