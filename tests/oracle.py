@@ -36,7 +36,9 @@ def cast(inputs, dtype):
     return [x.to(dtype) if x.is_floating_point() else x for x in inputs]
 
 
-def assert_exact(model, *inputs, loss=square_loss, dtypes=(torch.float64, torch.float32), slack=1.0, engine=None, **options):
+def assert_exact(
+    model, *inputs, loss=square_loss, dtypes=(torch.float64, torch.float32), slack=1.0, engine=None, **options
+):
     """The engine's norms, weighted sums and gradients equal the oracle's; twice, as the second time is cached."""
     for dtype in dtypes:
         tolerance = TOLERANCE[dtype] * slack

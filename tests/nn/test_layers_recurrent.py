@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 import discreet
 from discreet import ConfigError, PrivacyError
 from discreet.gradients import Engine, rules
-from discreet.gradients.engine import Several
+from discreet.gradients.preparation import Several
 from discreet.nn import convert
 from discreet.nn.recurrence import StepProducts
 

@@ -4,7 +4,6 @@ import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import torch
@@ -12,11 +11,11 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from discreet.errors import ConfigError, PrivacyError, positive
-from discreet.gradients.graph import Edge, Graph, walk
+from discreet.gradients.graph import Graph, walk
 from discreet.gradients.kernels import Peak, choose
 from discreet.gradients.preparation import combine, prepared
 from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, as_use, read
-from discreet.gradients.sites import Analysis, Site, analyse, gradients_at
+from discreet.gradients.sites import Analysis, Site, analyse, visit
 from discreet.gradients.uses import Materialised, Use, squared_norms, sum_dtype
 
 MEMORY = 1.3  # times what the forward pass saved
@@ -102,18 +101,13 @@ def remember(known: dict[Any, Any], key: Any, value: Any) -> None:
 
 
 class Pass:
-    """One backward pass, in which each parameter's gradients are taken apart as soon as they can be.
-
-    Ops are visited just before their own backward runs, when what they saved is still there and what their output's
-    gradient was made of is still in the cache; afterwards both may be freed. The gradients of parameters themselves are
-    never computed: the pass is asked for the last ops only, below which nothing is taken apart.
-    """
+    """One backward pass, in which each parameter's gradients are taken apart as soon as they can be."""
 
     def __init__(
         self, engine: Engine, graph: Graph, analysis: Analysis, units: int, plan: Mapping[str, str] | None
     ) -> None:
         self._parameters, self._graph, self._analysis, self._units = engine.parameters, graph, analysis, units
-        self._plan = plan
+        self._plan, self._sites = plan, {site.node: site for site in analysis.sites}
         self._saved = read_saved(graph, analysis) if analysis.recomputes else None
         self._uses: dict[str, list[Use]] = {}
         self._held: list[tuple[Tensor, int]] = []  # what gradients will be made of, and its versions
@@ -123,34 +117,16 @@ class Pass:
     def backward(self, losses: Tensor) -> dict[str, Use]:
         """Run it; a use for each parameter that took part, measured where there is a plan."""
         graph, analysis = self._graph, self._analysis
-        targets: list[Edge] = []
-        hooks = []
-        for site in analysis.sites:
-            if site.last:
-                targets += [(site.node, number) for number in site.outputs]
-            else:
-                hooks.append(graph.nodes[site.node].register_prehook(partial(self._before, site)))
+        outputs = {n: site.outputs for n, site in self._sites.items()}
         retain = any(may_run_again(graph, site) for site in analysis.sites)
-        try:
-            found = gradients_at(graph, losses, targets, torch.ones_like(losses), retain=retain)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        with torch.no_grad():
-            for site in analysis.sites:
-                if site.last:
-                    self._visit(site, {k: found[site.node, k] for k in site.outputs if (site.node, k) in found})
+        visit(graph, losses, outputs, torch.ones_like(losses), self._visit, retain=retain)
         if any(tensor._version != version for tensor, version in self._held):
-            raise PrivacyError(
-                "an op of the model changes gradients in place, so they cannot be told apart by examples."
-            )
+            raise PrivacyError("an op of the model changes a gradient in place while it is taken apart by examples.")
         return {name: use for name in self._parameters if (use := combine(self._uses.get(name, [])))}
 
-    def _before(self, site: Site, gradients: tuple[Tensor | None, ...]) -> None:
-        self._visit(site, {k: g for k in site.outputs if (g := gradients[k]) is not None})
-
-    def _visit(self, site: Site, reached: dict[int, Tensor]) -> None:
+    def _visit(self, node: int, reached: dict[int, Tensor]) -> None:
         """Take the gradients of an op's parameters apart."""
+        site = self._sites[node]
         if not reached:
             return
         for number in site.inputs:

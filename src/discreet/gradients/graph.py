@@ -4,7 +4,7 @@ Nothing is hooked into the model. The graph that autograd recorded is the proof 
 trainable parameter is in it, whether it came from a module, a functional call, a parametrisation or the loss.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -57,6 +57,20 @@ class Graph:
                 if edge is not None and edge[1] not in found.setdefault(edge[0], []):
                     found[edge[0]].append(edge[1])
         return found
+
+    def last(self, chosen: Collection[int]) -> list[int]:
+        """Those of some nodes below which there is none of the others."""
+        above: set[int] = set()  # nodes with a chosen one below them
+        for i in self._upwards:
+            if any(edge is not None and (edge[0] in chosen or edge[0] in above) for edge in self.inputs[i]):
+                above.add(i)
+        return [i for i in chosen if i not in above]
+
+    @cached_property
+    def _upwards(self) -> list[int]:
+        """The nodes that have inputs, each after all below it: an op is younger than what it was made of."""
+        inner = [i for i, edges in enumerate(self.inputs) if edges]
+        return sorted(inner, key=lambda i: self.nodes[i]._sequence_nr())
 
     def shape(self, edge: Edge) -> torch.Size:
         """The shape of an op's output."""

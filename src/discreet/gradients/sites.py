@@ -1,9 +1,9 @@
 """Where each parameter's gradient can be taken apart by units: the first ops above it that carry the batch."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from torch import Tensor
@@ -27,14 +27,13 @@ class Site:
     """An op whose output carries the batch, with the inputs that are the same for every unit.
 
     `outputs` says for each of its used outputs where the units stand; `inputs` are the numbers of the inputs that
-    depend on parameters alone, `below` the names of those parameters. The `last` ones have no other site below them.
+    depend on parameters alone, `below` the names of those parameters.
     """
 
     node: int
     outputs: dict[int, Match]
     inputs: tuple[int, ...]
     below: dict[int, tuple[str, ...]]
-    last: bool
 
 
 @dataclass(frozen=True)
@@ -66,6 +65,46 @@ def gradients_at(
     return {edge: g.detach() for edge, g in zip(edges, found, strict=True) if g is not None}
 
 
+Visitor = Callable[[int, dict[int, Tensor]], None]
+
+
+def visit(
+    graph: Graph,
+    losses: Tensor,
+    outputs: Mapping[int, Iterable[int]],
+    weights: Tensor,
+    visitor: Visitor,
+    *,
+    retain: bool,
+) -> None:
+    """Run one backward pass of sum(weights * losses), and see the gradients at some ops' `outputs` as it goes.
+
+    An op is visited just before its own backward runs: what it saved is still there, and what its outputs' gradients
+    were made of is still in the cache. Nothing is held for it, and the gradients of parameters are never computed: the
+    pass is asked only for the last ops, below which there is none to visit.
+    """
+    last = graph.last(outputs)
+    missing = {n for n in outputs if n not in last}
+
+    def hook(n: int, gradients: tuple[Tensor | None, ...]) -> None:
+        missing.discard(n)
+        visitor(n, {k: g for k in outputs[n] if (g := gradients[k]) is not None})
+
+    hooks = [graph.nodes[n].register_prehook(partial(hook, n)) for n in missing]
+    try:
+        found = gradients_at(graph, losses, [(n, k) for n in last for k in outputs[n]], weights, retain=retain)
+    finally:
+        for registered in hooks:
+            registered.remove()
+    if missing:
+        raise PrivacyError(
+            f"op {graph.name(min(missing))} took no part in the backward pass; its gradients are unknown."
+        )
+    with torch.no_grad():
+        for n in last:
+            visitor(n, {k: found.pop((n, k)) for k in outputs[n] if (n, k) in found})
+
+
 def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> Analysis:
     """Find the sites of a graph.
 
@@ -75,10 +114,10 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
     may be data, mixes examples.
     """
     labels = random_labels(units, losses.dtype)
-    ones = torch.ones_like(losses)
     shared = set(graph.leaves)  # nodes whose value does not depend on the batch
     carrying: dict[int, dict[int, Match]] = {}
     failed: dict[int, None] = {}
+    seen: dict[int, dict[int, Match | None]] = {}
     pending = list(shared)
     while pending:
         above = dict.fromkeys(n for i in pending for n in graph.consumers.get(i, []))
@@ -86,21 +125,16 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
         pending = [n for n in candidates if graph.name(n) in REARRANGEMENTS and _all_shared(graph, n, shared)]
         shared.update(pending)
         candidates = [n for n in candidates if n not in shared]
-        for some in _in_turns(graph, candidates):
-            edges = [(n, number) for n in some for number in graph.outputs.get(n, [])]
-            plain = gradients_at(graph, losses, edges, ones, retain=True)
-            matchings = {edge: Matching(gradient, units) for edge, gradient in plain.items()}
-            for label in labels:
-                weights = label.to(ones).repeat_interleave(len(losses) // units)
-                scaled = gradients_at(graph, losses, edges, weights, retain=True)
-                for edge, matching in matchings.items():
-                    matching.compare(scaled[edge], label)
-            for n in some:
-                reached = {k: matchings[n, k].found() for k in graph.outputs.get(n, []) if (n, k) in plain}
-                if all(m is not None for m in reached.values()):
-                    carrying[n] = {k: m for k, m in reached.items() if m is not None}
-                else:
-                    failed[n] = None
+        unseen = [n for n in candidates if n not in seen]
+        if unseen:
+            ahead = _preparations(graph, shared, own, units)
+            seen |= _matches(graph, losses, units, list(dict.fromkeys([*unseen, *ahead])), labels)
+        for n in candidates:
+            matches = seen[n]
+            if all(m is not None for m in matches.values()):
+                carrying[n] = {k: m for k, m in matches.items() if m is not None}
+            else:
+                failed[n] = None
         settled = [n for n in failed if _all_shared(graph, n, shared) and constants_are_known(graph, n, own, units)]
         for n in settled:
             del failed[n]
@@ -110,44 +144,46 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
         _refuse_mixing(graph, list(failed))
     below = _parameters_below(graph, shared)
     sites: list[Site] = []
-    found = {n for n, matches in carrying.items() if matches}
     for n, matches in carrying.items():
         inputs = tuple(k for k, e in enumerate(graph.inputs[n]) if e is not None and e[0] in shared)
         if matches:
-            names = {k: below[_child(graph, n, k)] for k in inputs}
-            sites.append(Site(n, matches, inputs, names, last=not _reaches(graph, n, found)))
+            sites.append(Site(n, matches, inputs, {k: below[_child(graph, n, k)] for k in inputs}))
     evident = all(matches and all(m.evident for m in matches.values()) for matches in carrying.values())
     evident = evident and not any(graph.name(i) in ROW_MOVERS for i in range(len(graph.nodes)))
     return Analysis(tuple(sites), evident, any(_recomputes(graph.nodes[site.node]) for site in sites))
 
 
-_TURN_BYTES = 1 << 25  # gradients that are compared at a time
+def _preparations(graph: Graph, shared: set[int], own: Sequence[Tensor], units: int) -> list[int]:
+    """All ops that may be part of how parameters are prepared, and those above them: one pass looks at all of them."""
+    made, found, pending = set(shared), [], list(shared)
+    while pending:
+        above = dict.fromkeys(n for i in pending for n in graph.consumers.get(i, []) if n not in made)
+        pending = [n for n in above if _all_shared(graph, n, made) and constants_are_known(graph, n, own, units)]
+        made.update(pending)
+        found += above
+    return [n for n in dict.fromkeys(found) if n not in shared]
 
 
-def _in_turns(graph: Graph, candidates: Sequence[int]) -> list[list[int]]:
-    """The candidates a few at a time, so that their gradients take little memory."""
-    turns: list[list[int]] = [[]]
-    size = 0
-    for n in candidates:
-        size += sum(4 * graph.shape((n, number)).numel() for number in graph.outputs.get(n, []))
-        if size > _TURN_BYTES and turns[-1]:
-            turns.append([])
-            size = 0
-        turns[-1].append(n)
-    return turns
+def _matches(
+    graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor]
+) -> dict[int, dict[int, Match | None]]:
+    """Where the units stand in the outputs of ops that a gradient reaches."""
+    outputs = {n: graph.outputs.get(n, []) for n in candidates}
+    known: dict[int, dict[int, Matching]] = {n: {} for n in candidates}
 
+    def begin(n: int, gradients: dict[int, Tensor]) -> None:
+        known[n] = {k: Matching(gradient, units) for k, gradient in gradients.items()}
 
-def _reaches(graph: Graph, n: int, sites: set[int]) -> bool:
-    """Whether there is another site below an op."""
-    stack, seen = [n], {n}
-    while stack:
-        for edge in graph.inputs[stack.pop()]:
-            if edge is not None and edge[0] not in seen:
-                if edge[0] in sites:
-                    return True
-                seen.add(edge[0])
-                stack.append(edge[0])
-    return False
+    visit(graph, losses, outputs, torch.ones_like(losses), begin, retain=True)
+    for label in labels:
+
+        def compare(n: int, gradients: dict[int, Tensor], label: Tensor = label) -> None:
+            for k, gradient in gradients.items():
+                known[n][k].compare(gradient, label)
+
+        weights = label.to(losses.detach()).repeat_interleave(len(losses) // units)
+        visit(graph, losses, outputs, weights, compare, retain=True)
+    return {n: {k: m.found() for k, m in matchings.items()} for n, matchings in known.items()}
 
 
 def _recomputes(node: Node) -> bool:

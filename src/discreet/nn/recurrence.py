@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from discreet.gradients import Call, rule
 from discreet.gradients.rows import Rows
-from discreet.gradients.uses import OuterProducts, Use, Workspace, squared_norms
+from discreet.gradients.uses import OuterProducts, Use, leanest, squared_norms
 
 _CHUNK = 8  # steps whose factors are made at a time, so that they are still in the cache when they are used
 
@@ -465,21 +465,20 @@ def _recurrent(call: Call) -> Use | Tensor | None:
     factor = before if of_hidden else x
     left, right = call.split(part).flatten(1, 2), call.split(factor).flatten(1, 2)
     if call.rows != Rows(1) or left.shape[1] != len(gradient):
-        return OuterProducts(left, right, workspace=call.workspace)
-    return StepProducts(left, right, found, name, call.workspace)
+        return OuterProducts(left, right)
+    return StepProducts(left, right, found, name)
 
 
 class StepProducts(OuterProducts):
     """Outer products with one row a time step, read time first; two weights share the Gram matrix of their gradient."""
 
-    def __init__(self, left: Tensor, right: Tensor, found: dict[str, Tensor], name: str, workspace: Workspace) -> None:
-        super().__init__(left, right, workspace=workspace)
+    def __init__(self, left: Tensor, right: Tensor, found: dict[str, Tensor], name: str) -> None:
+        super().__init__(left, right)
         self._found, self._name = found, f"{name} gram"
         self._lengths: Tensor | None = None
 
     def norms(self) -> Tensor:
-        rows, a, b = *self.left.shape[1:], self.right.shape[2]
-        if rows == 1 or rows * rows * (a + b) > _GRAM * a * b:
+        if self._kept is not None or self.left.shape[1] == 1 or (self.kernel or leanest(self.kernels())) != "gram":
             return super().norms()
         if self._name not in self._found:
             self._found[self._name] = self.left @ self.left.mT
@@ -512,6 +511,5 @@ class StepProducts(OuterProducts):
             out.addmm_(left.t(), right)
 
 
-_GRAM = 48  # a value that is kept costs as much as so many of a Gram matrix's products: it is written and read
 _SMALL = 1e-24  # shorter squared lengths count as this one: far below, float32 would lose them
 _LEFT, _LEFT_OF_LENGTHS = 0.1, 0.01  # of the terms' sum, of the rows' lengths: with less left, a unit is made
