@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from discreet import PrivacyError
 from discreet.gradients import Engine
-from discreet.gradients.rows import random_labels
+from discreet.gradients.rows import Matching, Rows, random_labels
 
 B = 6
 R = torch.randn
@@ -180,3 +180,40 @@ def test_mixing_that_begins_later_is_found_when_it_is_probed_again():
     mixing.append(True)
     with pytest.raises(PrivacyError, match="mixes examples"):
         engine.gradients(square_loss(model(R(B, 3))), B, probe=True)
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_where_units_stand_is_found_beside_rows_that_are_not_finite(value):
+    """As many steps as examples, time first: every step has rows that are not finite, and tells nothing of itself."""
+    plain = torch.randn(6, 6, 3)
+    plain[:, 2], plain[:, 4, 0] = value, value
+    for labels in random_labels(6, torch.float32):
+        matching = Matching(plain, 6)
+        matching.compare(plain * labels[:, None], labels)
+        found = matching.found()
+        assert found is not None
+        assert found.rows == Rows(1)
+
+
+def test_a_row_that_becomes_infinite_by_others_labels_is_no_row_of_its_own():
+    plain = torch.randn(6, 3)
+    plain[3, 1] = 0.0
+    labels = random_labels(6, torch.float32)[0]
+    scaled = plain * labels[:, None]
+    scaled[3, 1] = torch.nan
+    matching = Matching(plain, 6)
+    matching.compare(scaled, labels)
+    assert matching.found() is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_smallest_change_of_one_value_is_seen(dtype):
+    plain = torch.randn(6, 4, 50).to(dtype)
+    labels = random_labels(6, dtype)[0]
+    scaled = plain * labels[:, None, None]
+    matching = Matching(plain, 6)
+    matching.compare(scaled, labels)
+    assert matching.found() is not None
+    scaled[5, 2, 7] = torch.nextafter(scaled[5, 2, 7], torch.tensor(torch.inf, dtype=dtype))
+    matching.compare(scaled, labels)
+    assert matching.found() is None

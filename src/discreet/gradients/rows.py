@@ -82,7 +82,7 @@ class Matching:
     If its rows influence only their own unit's loss, every row of the second is its unit's label times the row of the
     first, bit for bit. What is compared is a random number made of each unit's rows, a linear one with weights that
     stay the same, in float64: equal rows give numbers that are equal but for the label, bit for bit; others do not.
-    Rows that are not finite without labels say nothing.
+    Values that are not finite are left out, and must be so at the same places.
     """
 
     def __init__(self, plain: Tensor, units: int) -> None:
@@ -104,7 +104,7 @@ class Matching:
         generator = torch.Generator().manual_seed(self._seed)
         weights = torch.rand(split[0].numel(), generator=generator, dtype=torch.float64).add_(0.5).to(split.device)
         blocks = split.split(max(1, _BLOCK // max(1, len(weights))))
-        return torch.cat([(block.reshape(len(block), -1).double() * weights).sum(1) for block in blocks])
+        return torch.cat([_number(block.reshape(len(block), -1).double(), weights) for block in blocks], 1)
 
     def compare(self, scaled: Tensor, labels: Tensor) -> None:
         """Drop every reading that these labels speak against."""
@@ -116,8 +116,8 @@ class Matching:
 
     def found(self) -> Match | None:
         """Where the units stand, or None if no dimension carries them."""
-        for rows, numbers in self._left.items():
-            active = (numbers != 0) & numbers.isfinite()
+        for rows, (numbers, spoiled) in self._left.items():
+            active = (numbers != 0) & (spoiled == 0)
             return Match(rows, folded=self._folded[rows], evident=int(active.sum()) > 1)
         return None
 
@@ -125,7 +125,17 @@ class Matching:
 _BLOCK = 1 << 20  # values compared at a time
 
 
+def _number(rows: Tensor, weights: Tensor) -> Tensor:
+    """For each row its number, and one for the places at which it is not finite: [2, rows]."""
+    numbers = (rows * weights).sum(1)
+    if bool(numbers.isfinite().all()):
+        return torch.stack([numbers, torch.zeros_like(numbers)])
+    finite = rows.isfinite()
+    return torch.stack([(torch.where(finite, rows, 0.0) * weights).sum(1), (~finite * weights).sum(1)])
+
+
 def _scales(before: Tensor, after: Tensor, labels: Tensor, lost: float) -> bool:
     """Whether each unit's number changed by its label, but for what may be lost to underflow."""
-    expected = before * labels
-    return bool(((expected == after) | ~expected.isfinite() | ((expected - after).abs() <= lost)).all())
+    expected = before[0] * labels
+    same = (expected == after[0]) | ((expected - after[0]).abs() <= lost)
+    return bool((same & (before[1] == after[1])).all())

@@ -253,7 +253,7 @@ def _is_known(constant: Tensor, own: Sequence[Tensor], units: int) -> bool:
             return True
         if tensor.shape == constant.shape and tensor.dtype == constant.dtype and torch.equal(tensor, constant):
             return True
-    return not constant.is_floating_point() and _counts(constant)
+    return not constant.is_floating_point() and constant.dtype != torch.bool and _counts(constant)
 
 
 def _counts(positions: Tensor) -> bool:
