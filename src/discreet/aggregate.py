@@ -1,7 +1,7 @@
 """The sum over a step's units: bounded, counted, noised and divided. What central and federated runs share."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -139,9 +139,9 @@ class Aggregate:
             self._add_elements(gradients, sound, shares)
             return
         norms = gradients.norms()
-        finite = next(iter(norms.values())).new_ones(gradients.units, dtype=torch.bool) if sound is None else sound
-        for squared in norms.values():
-            finite = finite & squared.isfinite()
+        finite = total(norms).isfinite()
+        if sound is not None:
+            finite = finite & sound
         if not finite.all():  # left out before any product
             if not finite.any():
                 return
@@ -149,9 +149,9 @@ class Aggregate:
             gradients, shares = gradients.select(kept), None if shares is None else shares[kept]
             norms = gradients.norms()
         weights = self.bound.apply(norms, self.state)
-        weights = {name: torch.where(w.isfinite(), w, 0.0) for name, w in weights.items()}
+        weights = each_once(weights, lambda w: w.nan_to_num(0.0, 0.0, 0.0))
         if shares is not None:
-            weights = {name: w * shares.to(w) for name, w in weights.items()}
+            weights = each_once(weights, lambda w: w * shares.to(w))
         if not self._checked:
             check_bound(gradients, weights, self.bound.contract(self.layout, self.state))
             self._checked = True
@@ -466,6 +466,21 @@ def _columns(layout: Layout) -> dict[str, tuple[int, int]]:
         found[name] = start, start + size
         start += size
     return found
+
+
+def total(norms: Mapping[str, Tensor]) -> Tensor:
+    """Each unit's squared norm over all parameters."""
+    first, *rest = norms.values()
+    if any(n.dtype != first.dtype or n.device != first.device for n in rest):
+        return torch.stack([n.to(first.device, torch.float64) for n in norms.values()]).sum(0).to(first.device)
+    return torch.stack(list(norms.values())).sum(0)
+
+
+def each_once(weights: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    """Weights changed, those that several parameters share only once."""
+    changed = {id(w): w for w in weights.values()}
+    changed = {key: change(w) for key, w in changed.items()}
+    return {name: changed[id(w)] for name, w in weights.items()}
 
 
 def _checked_draw(drawn: Any, length: int) -> Draw:

@@ -372,8 +372,8 @@ class Private(Handle):
         self._attachment.check()
 
     def _probed(self, step: int) -> bool:
-        """Whether isolation is probed again at a step: at 0, 1, 2, 4, 8, ... and at one in 64 others, in secret."""
-        return step & (step - 1) == 0 or self._aggregate.root.stream("probe", step).octets(1)[0] < 4
+        """Whether isolation is probed again at a step: at 0, 1, 2, 4, 8, ... and at one in 128 others, in secret."""
+        return step & (step - 1) == 0 or self._aggregate.root.stream("probe", step).octets(1)[0] < 2
 
 
 class _Probes:

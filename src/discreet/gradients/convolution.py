@@ -24,7 +24,7 @@ from discreet.gradients.uses import (
 
 WINDOW_BYTES = 1 << 21  # windows are unfolded for so many units at a time: they stay in the cache
 UNFOLDED_RESULT = 0.4  # nanoseconds for each value of a gradient that a batched product writes
-GROUPED_RESULT = 1.06  # and for one that a grouped convolution's backward writes
+GROUPED_RESULT = 0.9  # and for one that a grouped convolution's backward writes
 LEAST_CHANNELS, NARROW = 8, 5  # with fewer channels that works on padding, so many times longer
 
 
@@ -63,7 +63,7 @@ class Convolution:
         found = {way: Cost(made + NORM * size + product) for way, made in ways.items()}
         found |= {f"{way}+keep": Cost(made + (NORM + SUM) * size, kept) for way, made in ways.items()}
         if groups == 1:
-            squares = places * places * (1.3 * PRODUCT * (window + channels) + 4 * NORM)
+            squares = places * places * (1.6 * PRODUCT * (window + channels) + 4 * NORM)
             found["gram"] = Cost(product + self._copying() * places * window + squares)
         return found
 

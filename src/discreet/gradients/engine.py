@@ -119,7 +119,7 @@ class Pass:
         graph, analysis = self._graph, self._analysis
         outputs = {n: site.outputs for n, site in self._sites.items()}
         retain = any(may_run_again(graph, site) for site in analysis.sites)
-        visit(graph, losses, outputs, torch.ones_like(losses), self._visit, retain=retain)
+        visit(graph, losses, outputs, torch.ones_like(losses), self._visit, retain=retain, last=analysis.last)
         if any(tensor._version != version for tensor, version in self._held):
             raise PrivacyError("an op of the model changes a gradient in place while it is taken apart by examples.")
         return {name: use for name in self._parameters if (use := combine(self._uses.get(name, [])))}
@@ -129,10 +129,11 @@ class Pass:
         site = self._sites[node]
         if not reached:
             return
+        shared: dict[str, Any] = {}
         for number in site.inputs:
             edge = self._graph.inputs[site.node][number]
             assert edge is not None
-            use = self._by_rule(site, number, reached)
+            use = self._by_rule(site, number, reached, shared)
             now = use is not None  # an op's own backward is not run inside the pass
             if use is None:
                 use = self._one_by_one(site, number, reached)
@@ -145,7 +146,7 @@ class Pass:
                     self.norms[name] = found.norms()
                 self._held += [(tensor, tensor._version) for tensor in found.held()]
 
-    def _by_rule(self, site: Site, number: int, reached: dict[int, Tensor]) -> Use | None:
+    def _by_rule(self, site: Site, number: int, reached: dict[int, Tensor], shared: dict[str, Any]) -> Use | None:
         """The use by the op's rule, or None where there is no rule that covers this call."""
         graph, name = self._graph, self._graph.name(site.node)
         edge, rule = graph.inputs[site.node][number], RULES.get((name, number))
@@ -156,7 +157,8 @@ class Pass:
         others = {k: g for k, g in reached.items() if k}
         values = read(graph.nodes[site.node], rule.saves) if self._saved is None else self._saved[site.node, number]
         shape, dtype = graph.shape(edge), self._dtype(site, number)
-        made = rule.make(Call(self._units, site.outputs[0].rows, reached[0], others, number, shape, values, dtype))
+        rows = site.outputs[0].rows
+        made = rule.make(Call(self._units, rows, reached[0], others, number, shape, values, dtype, shared))
         return None if made is None else as_use(made)
 
     def _one_by_one(self, site: Site, number: int, reached: dict[int, Tensor]) -> Use:
@@ -265,27 +267,40 @@ def cancelling(use: Use, squared: Tensor) -> list[int]:
 def refuse_by_name(graph: Graph, units: int) -> None:
     """Refuse ops that hide what is needed, or that mix examples by design."""
     for i, node in enumerate(graph.nodes):
-        name = type(node).__name__
-        if name == "CheckpointFunctionBackward":
-            raise PrivacyError(
-                "re-entrant checkpointing hides its uses of parameters; use checkpoint(..., use_reentrant=False)."
-            )
-        if name == "CompiledFunctionBackward":
-            raise PrivacyError("a compiled function hides its uses of parameters; use the one it was compiled from.")
-        if getattr(node, "_saved_scale_grad_by_freq", False):
-            raise PrivacyError(
-                "an embedding with scale_grad_by_freq=True divides by counts over the whole batch, which mixes "
-                "examples; set it to False."
-            )
-        if "BatchNorm" not in name or not getattr(node, "_saved_training", False) or units == 1:
-            continue
-        if node._saved_input.shape[0] != 1:  # InstanceNorm uses it too, on one image of all channels
-            names = [graph.leaves[e[0]] for e in graph.inputs[i] if e is not None and e[0] in graph.leaves]
-            where = f" ({' and '.join(map(repr, names))})" if names else ""
-            raise PrivacyError(
-                f"batch normalisation{where} uses statistics of the whole batch, which mixes examples; replace it by "
-                "GroupNorm, or put it in eval mode."
-            )
+        kind = type(node)
+        if kind not in _SUSPECT:
+            name = kind.__name__
+            hidden = name in ("CheckpointFunctionBackward", "CompiledFunctionBackward") or "BatchNorm" in name
+            _SUSPECT[kind] = hidden or hasattr(kind, "_saved_scale_grad_by_freq")
+        if _SUSPECT[kind]:
+            _refuse(graph, i, node, units)
+
+
+_SUSPECT: dict[type, bool] = {}  # kinds of ops that have to be looked at
+
+
+def _refuse(graph: Graph, i: int, node: Any, units: int) -> None:
+    name = type(node).__name__
+    if name == "CheckpointFunctionBackward":
+        raise PrivacyError(
+            "re-entrant checkpointing hides its uses of parameters; use checkpoint(..., use_reentrant=False)."
+        )
+    if name == "CompiledFunctionBackward":
+        raise PrivacyError("a compiled function hides its uses of parameters; use the one it was compiled from.")
+    if getattr(node, "_saved_scale_grad_by_freq", False):
+        raise PrivacyError(
+            "an embedding with scale_grad_by_freq=True divides by counts over the whole batch, which mixes "
+            "examples; set it to False."
+        )
+    if "BatchNorm" not in name or not getattr(node, "_saved_training", False) or units == 1:
+        return
+    if node._saved_input.shape[0] != 1:  # InstanceNorm uses it too, on one image of all channels
+        names = [graph.leaves[e[0]] for e in graph.inputs[i] if e is not None and e[0] in graph.leaves]
+        where = f" ({' and '.join(map(repr, names))})" if names else ""
+        raise PrivacyError(
+            f"batch normalisation{where} uses statistics of the whole batch, which mixes examples; replace it by "
+            "GroupNorm, or put it in eval mode."
+        )
 
 
 Saved = dict[tuple[int, int], dict[str, Any]]

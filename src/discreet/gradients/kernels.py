@@ -1,5 +1,6 @@
 """Which kernel each parameter's gradients are made by: the fastest ones whose memory fits beside the activations."""
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,8 +16,8 @@ def choose(
 ) -> dict[str, str]:
     """A kernel for each parameter that has a choice: pinned, or the fastest that the memory allows.
 
-    `places` are the ops at which the parameters' gradients are taken. The `peak` of a step may be `memory` times what
-    the forward pass saved; without one nothing is kept.
+    `places` are the ops at which the parameters' gradients are taken. The `peak` of a step may be `memory` times that
+    of an ordinary one; without one nothing is kept.
     """
     found: dict[str, str] = {}
     options: dict[str, dict[str, Cost]] = {}
@@ -43,7 +44,7 @@ def choose(
             better.append((gain / costs[best].kept, name, best))
     for _, name, kernel in sorted(better, reverse=True):
         trial = found | {name: kernel}
-        if peak.of(trial) <= memory * peak.saved:
+        if peak.of(trial) <= memory * peak.ordinary:
             found = trial
     return found
 
@@ -51,8 +52,9 @@ def choose(
 class Peak:
     """The most memory that a backward pass takes, in bytes, for a choice of kernels.
 
-    As the pass goes from op to op, it frees what the op saved, and adds what is kept or held for it until the sum is
-    taken. It is made before the pass, which frees what it looks at; `own` tensors are the model's, which no step frees.
+    As the pass goes from op to op, it takes the gradients of the op's outputs and inputs, frees what the op saved, and
+    adds what is kept or held for it until the sum is taken. `ordinary` is the peak where nothing is. It is made before
+    the pass, which frees what it looks at; `own` tensors are the model's, which no step frees.
     """
 
     def __init__(self, graph: Graph, own: Iterable[Tensor]) -> None:
@@ -67,7 +69,11 @@ class Peak:
                 if key not in mine:
                     self._bytes[key] = tensor.untyped_storage().nbytes()
                     self._freed[key] = max(self._freed.get(key, 0), self._place[i])
-        self.saved = sum(self._bytes.values())
+        self._passing = [0] * len(order)  # gradients on their way through an op
+        for i, node in enumerate(graph.nodes):
+            made = [m.dtype.itemsize * math.prod(m.shape) for m in node._input_metadata if m.shape is not None]
+            self._passing[self._place[i]] = 2 * sum(made) if graph.inputs[i] else 0
+        self.ordinary = self._highest([], {})
 
     def expect(self, uses: Mapping[str, Use], places: Mapping[str, int]) -> None:
         """What will be taken apart, and at which ops."""
@@ -80,24 +86,30 @@ class Peak:
 
     def of(self, kernels: Mapping[str, str]) -> int:
         """The peak with these kernels."""
-        change = [0] * (len(self._place) + 1)
+        added: list[tuple[int, int]] = []
         held: dict[int, int] = {}
         for name, use in self._uses.items():
             cost = self._costs[name].get(kernels.get(name, ""))
             if cost is not None and cost.kept:
-                change[self._at[name]] += use.units * cost.kept
+                added.append((self._at[name], use.units * cost.kept))
                 continue
             for key, size in self._held[name].items():
                 if key not in held and key not in self._bytes:
-                    change[self._at[name]] += size
+                    added.append((self._at[name], size))
                 held[key] = size
+        return self._highest(added, held)
+
+    def _highest(self, added: list[tuple[int, int]], held: Mapping[int, int]) -> int:
+        change = [0] * (len(self._place) + 1)
+        for place, size in added:
+            change[place] += size
         for key, size in self._bytes.items():
             if key not in held:
                 change[self._freed[key] + 1] -= size
-        now = peak = self.saved
-        for difference in change:
+        now = peak = sum(self._bytes.values())
+        for passing, difference in zip([*self._passing, 0], change, strict=True):
             now += difference
-            peak = max(peak, now)
+            peak = max(peak, now + passing)
         return peak
 
 

@@ -178,7 +178,7 @@ class Rescaling:
 
     def __init__(self, scale: Tensor, matrix: Tensor, directions: Tensor) -> None:
         self._scale, self._directions = scale, directions
-        self._form = scale[:, None, None] * (matrix + matrix.mT) + matrix.mT @ matrix
+        self._form = scale[:, None, None] * (matrix + matrix.mT) + matrix @ matrix.mT
 
     @classmethod
     def of(cls, prepared: Prepared) -> "Rescaling | None":
@@ -187,23 +187,21 @@ class Rescaling:
         if prepared.made_shape != weight.shape or weight.dim() < 2 or weight[0].numel() < 4:
             return None
         flat = weight.reshape(len(weight), -1).to(sum_dtype(weight.dtype))
-        centred = flat - flat.mean(1, keepdim=True)
-        directions = torch.stack([torch.ones_like(flat), centred], 2)
-        directions = directions / torch.linalg.vector_norm(directions, dim=1, keepdim=True)
         generator = torch.Generator()
         generator.seed()
         random = torch.randn(flat.shape, generator=generator).to(flat)
-        tried = torch.cat([directions, random[:, :, None]], 2)  # [outputs, values, 3]
-        pulled = (
-            prepared.pull(tried.permute(2, 0, 1).reshape(3, *weight.shape)).reshape(3, *flat.shape).permute(1, 2, 0)
-        )
-        inside = directions.mT @ tried
-        outside = random - (directions @ inside[:, :, 2:])[:, :, 0]
-        scale = (outside * pulled[:, :, 2]).sum(1) / outside.square().sum(1)
-        matrix = (directions.mT @ pulled - scale[:, None, None] * inside)[:, :, :2]
-        expected = scale[:, None, None] * tried + directions @ (matrix @ inside)
-        error = torch.linalg.vector_norm(expected - pulled, dim=1)
-        size = torch.linalg.vector_norm(pulled, dim=1).amax(1, keepdim=True)
+        directions = torch.stack([torch.ones_like(flat), flat - flat.mean(1, keepdim=True)], 1)
+        directions /= torch.linalg.vector_norm(directions, dim=2, keepdim=True)
+        tried = torch.cat([directions, random[:, None]], 1)  # [outputs, 3, values]
+        pulled = prepared.pull(tried.transpose(0, 1).reshape(3, *weight.shape))
+        pulled = pulled.reshape(3, *flat.shape).transpose(0, 1)
+        inside = tried @ directions.mT  # [outputs, 3, 2]
+        outside = random - (inside[:, 2:] @ directions)[:, 0]
+        scale = (outside * pulled[:, 2]).sum(1) / outside.square().sum(1)
+        matrix = (pulled @ directions.mT - scale[:, None, None] * inside)[:, :2]
+        expected = scale[:, None, None] * tried + (inside @ matrix) @ directions
+        error = torch.linalg.vector_norm(expected - pulled, dim=2)
+        size = torch.linalg.vector_norm(pulled, dim=2).amax(1, keepdim=True)
         allowed = 64 * torch.finfo(flat.dtype).eps * size
         return cls(scale, matrix, directions) if bool((error <= allowed).all()) else None
 
@@ -211,7 +209,7 @@ class Rescaling:
         """Squared norms before and after, and the latter without what is taken out."""
         rows = gradients.reshape(len(gradients), len(self._scale), -1)
         squared = squared_norms(rows.flatten(0, 1)).view(len(rows), -1)
-        inner = torch.bmm(rows.transpose(0, 1), self._directions)  # [outputs, units, 2]
+        inner = torch.bmm(self._directions, rows.permute(1, 2, 0)).mT  # [outputs, units, 2]
         taken = ((inner @ self._form) * inner).sum((0, 2))
         longest = squared @ self._scale.square()
         return squared.sum(1), longest + taken, longest

@@ -6,7 +6,7 @@ name in the graph and the input it is for. An op without a rule falls back to ru
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ class Call:
 
     `gradient` is the gradient of the sum of the losses for the op's first output, `others` those for further ones;
     `rows` says where the units stand in it; `number` is that of the input, `shape` its shape; `saved` holds what the
-    rule asked for; sums are taken in `dtype`.
+    rule asked for; sums are taken in `dtype`. `shared` is what the rules for one op's inputs leave for each other.
     """
 
     units: int
@@ -34,6 +34,7 @@ class Call:
     shape: torch.Size
     saved: Mapping[str, Any]
     dtype: torch.dtype
+    shared: dict[str, Any] = field(default_factory=dict)
 
     def split(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units, rows, ...], in the dtype sums are taken in."""
@@ -261,7 +262,7 @@ def _sum_to_shape(call: Call, gradient: Tensor) -> Tensor | None:
 @rule("NativeLayerNormBackward0", 1, saves=("input", "result1", "result2"))
 def _layer_norm_weight(call: Call) -> Tensor:
     x, mean, scale = (call.split(call.saved[name]) for name in ("input", "result1", "result2"))
-    return _sum_rows(call, (x - mean) * scale * call.split(call.gradient))
+    return _sum_rows(call, (x - mean).mul_(scale).mul_(call.split(call.gradient)))
 
 
 @rule("NativeLayerNormBackward0", 2)
@@ -274,24 +275,22 @@ def _sum_rows(call: Call, split: Tensor) -> Tensor:
     return split.sum(tuple(range(1, rows))) if rows > 1 else split
 
 
-@rule("NativeGroupNormBackward0", 1, saves=("input", "result1", "result2", "group"))
-def _group_norm_weight(call: Call) -> Tensor | None:
+@rule("NativeGroupNormBackward0", 1, 2, saves=("input", "result1", "result2", "group"))
+def _group_norm(call: Call) -> Tensor | None:
+    """By one native call for scale and shift: all images as the channels of one, so that each has its own sums."""
     if call.rows.dim != 0:
         return None
-    x, g = call.images(call.saved["input"]), call.images(call.gradient)
-    n, channels, groups = x.shape[0], x.shape[1], int(call.saved["group"])
-    mean, scale = (call.images(call.saved[name]).view(n, groups, 1) for name in ("result1", "result2"))
-    dot = torch.linalg.vecdot(x.reshape(n, channels, -1), g.reshape(n, channels, -1)).view(n, groups, -1)
-    total = g.reshape(n, channels, -1).sum(2).view(n, groups, -1)
-    return ((dot - mean * total) * scale).reshape(call.units, -1, channels).sum(1)
-
-
-@rule("NativeGroupNormBackward0", 2)
-def _group_norm_bias(call: Call) -> Tensor | None:
-    if call.rows.dim != 0:
-        return None
-    g = call.split(call.gradient)
-    return g.flatten(3).sum((1, 3)) if g.dim() > 3 else g.sum(1)
+    if "found" not in call.shared:
+        x, g = (call.images(t).contiguous() for t in (call.saved["input"], call.gradient))
+        n, channels, groups = x.shape[0], x.shape[1], int(call.saved["group"])
+        mean, scale = (call.images(call.saved[name]).reshape(1, n * groups) for name in ("result1", "result2"))
+        places, ones = x[0, 0].numel(), x.new_ones(n * channels)
+        _, *sums = torch.ops.aten.native_group_norm_backward(
+            g.view(1, n * channels, places), x.view(1, n * channels, places), mean, scale, ones,
+            1, n * channels, places, n * groups, [False, True, True],
+        )  # fmt: skip
+        call.shared["found"] = [t.view(call.units, -1, channels).sum(1) for t in sums]
+    return call.shared["found"][call.number - 1]
 
 
 # --- look-ups -----------------------------------------------------------------------------------------------------

@@ -41,12 +41,14 @@ class Analysis:
     """The sites of a graph's structure.
 
     `evident`: the batch showed every one of them with at least two units. `recomputes`: reading a saved value twice
-    gave two tensors, so the values are recomputed when they are read (checkpointing).
+    gave two tensors, so the values are recomputed when they are read (checkpointing). `last` are the sites below which
+    there is no other.
     """
 
     sites: tuple[Site, ...]
     evident: bool
     recomputes: bool
+    last: tuple[int, ...]
 
     @cached_property
     def uses(self) -> Counter[str]:
@@ -76,15 +78,16 @@ def visit(
     visitor: Visitor,
     *,
     retain: bool,
+    last: Sequence[int] | None = None,
 ) -> None:
     """Run one backward pass of sum(weights * losses), and see the gradients at some ops' `outputs` as it goes.
 
     An op is visited just before its own backward runs: what it saved is still there, and what its outputs' gradients
     were made of is still in the cache. Nothing is held for it, and the gradients of parameters are never computed: the
-    pass is asked only for the last ops, below which there is none to visit.
+    pass is asked only for the `last` ops, below which there is none to visit (None: they are to be found).
     """
-    last = graph.last(outputs)
-    missing = {n for n in outputs if n not in last}
+    last = graph.last(outputs) if last is None else last
+    missing = set(outputs).difference(last)
 
     def hook(n: int, gradients: tuple[Tensor | None, ...]) -> None:
         missing.discard(n)
@@ -150,7 +153,8 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
             sites.append(Site(n, matches, inputs, {k: below[_child(graph, n, k)] for k in inputs}))
     evident = all(matches and all(m.evident for m in matches.values()) for matches in carrying.values())
     evident = evident and not any(graph.name(i) in ROW_MOVERS for i in range(len(graph.nodes)))
-    return Analysis(tuple(sites), evident, any(_recomputes(graph.nodes[site.node]) for site in sites))
+    recomputes = any(_recomputes(graph.nodes[site.node]) for site in sites)
+    return Analysis(tuple(sites), evident, recomputes, tuple(graph.last({site.node for site in sites})))
 
 
 def _preparations(graph: Graph, shared: set[int], own: Sequence[Tensor], units: int) -> list[int]:

@@ -60,12 +60,12 @@ class Use(Protocol):
 def squared_norms(tensor: Tensor) -> Tensor:
     """Squared norm of each row, [units, ...] to [units], in float32 at least.
 
-    Blocks of 256 values are summed on their own, which is faster than squaring and keeps float32 accurate to 2e-7.
+    Long rows are summed in blocks of 256 values, which is faster than squaring and keeps float32 accurate to 2e-7.
     """
-    flat = tensor.reshape(len(tensor), -1)
+    flat = tensor.reshape(tensor.shape[0], -1)
     flat = flat if flat.is_complex() else flat.to(sum_dtype(tensor.dtype))
     blocks = flat.shape[1] // 256
-    if blocks < 2:
+    if blocks < 4:
         return torch.linalg.vector_norm(flat, dim=1).square_()
     head = torch.linalg.vector_norm(flat[:, : blocks * 256].unflatten(1, (blocks, 256)), dim=2).square_().sum(1)
     if blocks * 256 == flat.shape[1]:
@@ -100,8 +100,8 @@ def _products(left: Tensor, right: Tensor) -> Tensor:
     """Squared norms of outer products of one row each, also where one factor is tiny and the other huge."""
     one, other = squared_norms(left), squared_norms(right)
     found = one * other
-    weak = torch.minimum(one, other) < _SMALL**2
-    if bool(weak.any()):
+    if not bool(torch.minimum(one, other).min() >= _SMALL**2):
+        weak = ~(torch.minimum(one, other) >= _SMALL**2)
         lengths = row_lengths(left[weak]) * row_lengths(right[weak])
         found[weak] = lengths.square().squeeze(1).to(found.dtype)
     return found
