@@ -747,3 +747,53 @@ def test_parameters_that_change_between_the_chunks_of_a_batch_are_noticed():
     with pytest.raises(PrivacyError, match="changed between two chunks"):
         private.backward(losses(model, x, y))
     assert private.released == 0
+
+
+class TestFixedFeatures:
+    def released(self, change=None, **options):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3)).double()
+        x, y = torch.randn(20, 3, 4, dtype=torch.float64) * 3, torch.randint(3, (20,))
+        plan = discreet.methods.dp_sgd(examples=20, batch_size=8, steps=6, noise=0.1, delta=1e-5, norm=0.5)
+        private = discreet.attach(model, plan, seed=3)
+        found = []
+        for inputs, labels in private.batches((x, y), **options):
+            if change is not None:
+                change(inputs)
+            losses = F.cross_entropy(model(inputs), labels, reduction="none")
+            private.backward(losses)
+            found += [p.grad.clone() for p in model.parameters()]
+        return found
+
+    def test_release_what_others_release(self):
+        for one, other in zip(self.released(fixed=True), self.released(), strict=True):
+            assert torch.equal(one, other)
+
+    def test_a_batch_that_was_changed_after_all_is_measured_again(self):
+        def change(inputs):
+            inputs.mul_(100.0)
+
+        for one, other in zip(self.released(change, fixed=True), self.released(change), strict=True):
+            assert torch.equal(one, other)
+
+    def test_known_norms_are_used_and_wrong_ones_are_caught_by_preflight(self, monkeypatch):
+        from discreet import private
+
+        monkeypatch.setattr(private, "squared_norms", lambda rows: torch.full((len(rows),), 1e-9, dtype=rows.dtype))
+        with pytest.raises(discreet.PrivacyError, match="the bound does not bound"):
+            self.released(fixed=True)
+
+    def test_all_rows_are_not_copied(self):
+        model = nn.Linear(4, 2)
+        x, y = torch.randn(6, 4), torch.randint(2, (6,))
+        plan = discreet.methods.dp_sgd(examples=6, batch_size=6, steps=1, noise=1.0, delta=1e-5)
+        inputs, _ = next(discreet.attach(model, plan).batches((x, y), fixed=True))
+        assert inputs.data_ptr() == x.data_ptr()
+
+    def test_need_tensors(self):
+        model = nn.Linear(4, 2)
+        x, y = torch.randn(6, 4), torch.randint(2, (6,))
+        plan = discreet.methods.dp_sgd(examples=6, batch_size=6, steps=1, noise=1.0, delta=1e-5)
+        private = discreet.attach(model, plan)
+        with pytest.raises(discreet.ConfigError, match="fixed=True is for data in tensors"):
+            private.batches((x, y), fixed=True, collate_fn=torch.utils.data.default_collate)

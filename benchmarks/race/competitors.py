@@ -4,6 +4,7 @@ A competitor says with Missing that its library is not there, and with Cannot th
 """
 
 import inspect
+import math
 import sys
 from collections.abc import Callable
 from importlib import import_module
@@ -62,6 +63,23 @@ def private(setting: Setting, **options: Any) -> Step:
     def step() -> None:
         next(draws)
         handle.backward(F.cross_entropy(model(x), y, reduction="none"))
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def private_fixed(setting: Setting) -> Step:
+    """The same with features that are said to be fixed: the norms of their rows are computed once."""
+    model, x, y, optimizer = prepare(setting, "discreet")
+    if not x.is_floating_point() or x.dim() != 2:
+        raise Cannot("its first layer is not linear in fixed features")
+    handle = discreet.attach(model, plan(setting.batch))
+    batches = handle.batches((x, y), fixed=True)
+
+    def step() -> None:
+        inputs, labels = next(batches)
+        handle.backward(F.cross_entropy(model(inputs), labels, reduction="none"))
         optimizer.step()
         optimizer.zero_grad()
 
@@ -199,7 +217,8 @@ def needed(library: str) -> Any:
 COMPETITORS: dict[str, Callable[[Setting, str | None], Step]] = {
     "SGD": lambda setting, _: sgd(setting),
     "discreet": lambda setting, _: private(setting),
-    "discreet keep": lambda setting, _: private(setting, memory="keep"),
+    "discreet keep": lambda setting, _: private(setting, memory=math.inf),
+    "discreet fixed": lambda setting, _: private_fixed(setting),
     "Opacus hooks": lambda setting, _: opacus(setting, "hooks"),
     "Opacus ghost": lambda setting, _: opacus(setting, "ghost"),
     "Opacus functorch": lambda setting, _: opacus(setting, "functorch"),

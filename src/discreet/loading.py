@@ -68,14 +68,16 @@ def load(
     collate_fn: Collate | None = None,
     num_workers: int = 0,
     pin_memory: bool = False,
+    fixed: bool = False,
 ) -> Iterator[Any]:
     """One batch for each draw, in order; an empty draw is one padding row.
 
-    Tensors are indexed in this process, whatever the number of workers.
+    Tensors are indexed in this process, whatever the number of workers; if they are `fixed`, a draw of all rows is the
+    tensors themselves.
     """
     tensors = tensors_of(data)
     if tensors is not None and collate_fn is None:
-        return _select(tensors, draws, single=isinstance(data, Tensor))
+        return _select(tensors, draws, single=isinstance(data, Tensor), fixed=fixed)
     if isinstance(data, tuple):
         data = TensorDataset(*data)
     collate = PaddedCollate(collate_fn or default_collate, data[0])
@@ -94,8 +96,12 @@ def tensors_of(data: Any) -> tuple[Tensor, ...] | None:
     return data if isinstance(data, tuple) else None
 
 
-def _select(tensors: tuple[Tensor, ...], draws: Iterator[Draw], *, single: bool) -> Iterator[Any]:
+def _select(tensors: tuple[Tensor, ...], draws: Iterator[Draw], *, single: bool, fixed: bool) -> Iterator[Any]:
+    everything = np.arange(len(tensors[0]))
     for draw in draws:
+        if fixed and np.array_equal(draw, everything):
+            yield tensors[0] if single else tensors
+            continue
         index = torch.from_numpy(draw)
         rows = tuple(t.index_select(0, index.to(t.device)) for t in tensors) if len(index) else padding_of(tensors)
         yield rows[0] if single else rows

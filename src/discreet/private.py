@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
@@ -18,8 +20,9 @@ from discreet.gradients import Engine
 from discreet.gradients.engine import MEMORY, UnitGradients
 from discreet.gradients.graph import now
 from discreet.gradients.slots import Slots
+from discreet.gradients.uses import Known, squared_norms
 from discreet.ledger import Ledger
-from discreet.loading import Collate, Draw, PaddedCollate, length_of, load
+from discreet.loading import Collate, Draw, PaddedCollate, length_of, load, tensors_of
 from discreet.plan import Plan
 from discreet.probes import Recorder, check_sums, replay
 
@@ -60,6 +63,7 @@ class _Chunk:
     first: bool
     last: bool
     slots: Tensor | None = None  # which microbatch each unit belongs to, where there are any
+    norms: Tensor | None = None  # squared norms of the rows' features, where they are fixed
     since: int = 0
     done: bool = False
 
@@ -102,6 +106,7 @@ class Private(Handle):
         self._since = now()
         self._length: int | None = None  # of the data a loader of one's own reads, once its collate is made
         self._probes = _Probes(model) if preflight else None
+        self._coins: tuple[int, npt.NDArray[np.bool_]] | None = None  # which steps of a stretch are probed again
         self._attachment = Attachment(model)
 
     # --- drawing -------------------------------------------------------------------------------------------------
@@ -115,24 +120,33 @@ class Private(Handle):
         collate_fn: Collate | None = None,
         num_workers: int = 0,
         pin_memory: bool = False,
+        fixed: bool = False,
     ) -> Iterator[Any]:
         """The plan's remaining steps (at most `steps` of them), one logical batch each, drawn by its sampler.
 
         `at_most` yields a logical batch in chunks of at most that many rows; the released gradient is the same. An
         empty draw yields one padding row, which contributes nothing. Loader options have torch's names.
+
+        `fixed` says of tensors that nobody writes to them or to the batches, not even past autograd (`.data`, numpy):
+        the norms of the first one's rows are then computed once, for a first layer that is linear in them, and a draw
+        of all rows is not copied.
         """
         self._check_attached()
         length = length_of(data)
         self.plan.sampling.check_length(length)
         chunks = self._draw(length, steps, at_most)
         handed: deque[_Chunk] = deque()
+        norms = _row_norms(data, collate_fn) if fixed else None
 
         def draws() -> Iterator[Draw]:
             for chunk, indices in chunks:
+                if norms is not None and chunk.units:
+                    chunk.norms = norms[torch.from_numpy(indices)]
                 handed.append(chunk)
                 yield indices
 
-        loaded = load(data, draws(), collate_fn=collate_fn, num_workers=num_workers, pin_memory=pin_memory)
+        options = {"collate_fn": collate_fn, "num_workers": num_workers, "pin_memory": pin_memory, "fixed": fixed}
+        loaded = load(data, draws(), **options)
         return self._hand_out(loaded, handed, self._begin())
 
     def batch_sampler(self, *, steps: int | None = None, ahead: int = 0) -> "BatchSampler":
@@ -203,7 +217,10 @@ class Private(Handle):
             self._chunks.clear()
             self._chunks.append(chunk)
             self._opened()
+            if chunk.norms is not None:
+                self._engine.known = Known(batch if isinstance(batch, Tensor) else batch[0], chunk.norms)
             yield batch
+            self._engine.known = None
             if iteration == self._iteration and not chunk.done:
                 self._begin()
                 raise PrivacyError(
@@ -373,7 +390,23 @@ class Private(Handle):
 
     def _probed(self, step: int) -> bool:
         """Whether isolation is probed again at a step: at 0, 1, 2, 4, 8, ... and at one in 128 others, in secret."""
-        return step & (step - 1) == 0 or self._aggregate.root.stream("probe", step).octets(1)[0] < 2
+        stretch, place = divmod(step, 4096)
+        if self._coins is None or self._coins[0] != stretch:
+            self._coins = stretch, self._aggregate.root.stream("probe", stretch).octets(4096) < 2
+        return step & (step - 1) == 0 or bool(self._coins[1][place])
+
+
+def _row_norms(data: Any, collate_fn: Collate | None) -> Tensor | None:
+    """The squared norm of each row of fixed features, a block at a time; None where they are no real numbers."""
+    tensors = tensors_of(data)
+    if tensors is None or collate_fn is not None:
+        raise ConfigError(
+            "fixed=True is for data in tensors, without a collate_fn: others are made anew for each batch."
+        )
+    features = tensors[0].detach()
+    if not features.is_floating_point():
+        return None
+    return torch.cat([squared_norms(block) for block in features.split(max(1, (1 << 24) // features[0].numel()))])
 
 
 class _Probes:

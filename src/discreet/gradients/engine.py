@@ -16,7 +16,7 @@ from discreet.gradients.kernels import Peak, choose
 from discreet.gradients.preparation import combine, prepared
 from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, as_use, read
 from discreet.gradients.sites import Analysis, Site, analyse, visit
-from discreet.gradients.uses import Materialised, Use, squared_norms, sum_dtype
+from discreet.gradients.uses import Known, Materialised, Use, squared_norms, sum_dtype
 
 MEMORY = 1.3  # times what the forward pass saved
 _MOST_KNOWN = 256  # structures remembered; models unrolled over time have one for each length
@@ -46,6 +46,7 @@ class Engine:
         self._known: dict[tuple[Any, ...], Analysis] = {}
         self._plans: dict[tuple[Any, ...], dict[str, str]] = {}
         self.kernels: dict[str, str] = {}  # those of the last batch that was measured
+        self.known: Known | None = None  # the batch, where its rows' norms are known
 
     def gradients(
         self, losses: Tensor, units: int, *, since: int = 0, probe: bool = False, measure: bool = True
@@ -107,6 +108,7 @@ class Pass:
         self, engine: Engine, graph: Graph, analysis: Analysis, units: int, plan: Mapping[str, str] | None
     ) -> None:
         self._parameters, self._graph, self._analysis, self._units = engine.parameters, graph, analysis, units
+        self._known = engine.known
         self._plan, self._sites = plan, {site.node: site for site in analysis.sites}
         self._saved = read_saved(graph, analysis) if analysis.recomputes else None
         self._uses: dict[str, list[Use]] = {}
@@ -158,7 +160,7 @@ class Pass:
         values = read(graph.nodes[site.node], rule.saves) if self._saved is None else self._saved[site.node, number]
         shape, dtype = graph.shape(edge), self._dtype(site, number)
         rows = site.outputs[0].rows
-        made = rule.make(Call(self._units, rows, reached[0], others, number, shape, values, dtype, shared))
+        made = rule.make(Call(self._units, rows, reached[0], others, number, shape, values, dtype, shared, self._known))
         return None if made is None else as_use(made)
 
     def _one_by_one(self, site: Site, number: int, reached: dict[int, Tensor]) -> Use:

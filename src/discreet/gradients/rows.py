@@ -26,6 +26,8 @@ class Rows:
 
     def split(self, tensor: Tensor, units: int) -> Tensor:
         """The tensor as [units, rows, ...other dimensions]: a view."""
+        if self.dim == 0 and tensor.shape[0] == units:
+            return tensor.unsqueeze(1)
         front = tensor.movedim(self.dim, 0)
         if self.interleaved:
             return front.unflatten(0, (-1, units)).transpose(0, 1)

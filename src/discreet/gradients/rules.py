@@ -14,7 +14,7 @@ from torch import Tensor
 
 from discreet.gradients.convolution import Convolution
 from discreet.gradients.rows import Rows
-from discreet.gradients.uses import Materialised, OuterProducts, Single, Use, row_lengths, squared_norms
+from discreet.gradients.uses import Known, Materialised, OuterProducts, Single, Use, row_lengths, squared_norms
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Call:
 
     `gradient` is the gradient of the sum of the losses for the op's first output, `others` those for further ones;
     `rows` says where the units stand in it; `number` is that of the input, `shape` its shape; `saved` holds what the
-    rule asked for; sums are taken in `dtype`. `shared` is what the rules for one op's inputs leave for each other.
+    rule asked for; sums are taken in `dtype`. `shared` is what the rules for one op's inputs leave for each other,
+    `known` a batch whose rows' norms are known.
     """
 
     units: int
@@ -35,6 +36,7 @@ class Call:
     saved: Mapping[str, Any]
     dtype: torch.dtype
     shared: dict[str, Any] = field(default_factory=dict)
+    known: Known | None = None
 
     def split(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units, rows, ...], in the dtype sums are taken in."""
@@ -192,7 +194,8 @@ def _product(call: Call, left: Tensor | None, alpha: float) -> Use | None:
     if left is None or call.rows.dim != 0:
         return None
     right = call.split(call.gradient)
-    return OuterProducts(call.split(left), right if alpha == 1 else right * alpha)
+    known = None if call.known is None or len(left) != call.units else call.known.of(left)
+    return OuterProducts(call.split(left), right if alpha == 1 else right * alpha, factors=(known, None))
 
 
 # --- broadcasting: a parameter that meets every row ---------------------------------------------------------------

@@ -96,9 +96,24 @@ def row_lengths(tensor: Tensor) -> Tensor:
     return found
 
 
-def _products(left: Tensor, right: Tensor) -> Tensor:
+class Known:
+    """Rows of a batch whose squared norms are known: the same memory, unchanged since it was handed out."""
+
+    def __init__(self, rows: Tensor, norms: Tensor) -> None:
+        self._rows, self._version, self._norms = rows, rows._version, norms
+
+    def of(self, tensor: Tensor) -> Tensor | None:
+        """The norms of a tensor's rows, if it is the batch itself or another view of all of it."""
+        mine = self._rows
+        same = (tensor.data_ptr(), tensor.shape[0], tensor.numel()) == (mine.data_ptr(), mine.shape[0], mine.numel())
+        if not same or tensor.dtype != mine.dtype or not (tensor.is_contiguous() and mine.is_contiguous()):
+            return None
+        return self._norms if tensor._version == self._version else None
+
+
+def _products(left: Tensor, right: Tensor, factors: tuple[Tensor | None, Tensor | None]) -> Tensor:
     """Squared norms of outer products of one row each, also where one factor is tiny and the other huge."""
-    one, other = squared_norms(left), squared_norms(right)
+    one, other = (squared_norms(t) if f is None else f for t, f in zip((left, right), factors, strict=True))
     found = one * other
     if not bool(torch.minimum(one, other).min() >= _SMALL**2):
         weak = ~(torch.minimum(one, other) >= _SMALL**2)
@@ -195,17 +210,24 @@ class OuterProducts:
     | product+keep | of gradients made and kept          | of what was kept        |
     | gram         | from two Gram matrices, rows x rows | one product of all rows |
 
-    One row a unit needs none of them: the norm is the product of the rows' norms.
+    One row a unit needs none of them: the norm is the product of the rows' norms. `factors` are the squared norms of
+    left and right, where they are known.
     """
 
-    def __init__(self, left: Tensor, right: Tensor, shape: tuple[int, ...] | None = None) -> None:
-        self.left, self.right, self.units = left, right, len(left)
+    def __init__(
+        self,
+        left: Tensor,
+        right: Tensor,
+        shape: tuple[int, ...] | None = None,
+        factors: tuple[Tensor | None, Tensor | None] = (None, None),
+    ) -> None:
+        self.left, self.right, self.units, self.factors = left, right, len(left), factors
         self.shape = (left.shape[2], right.shape[2]) if shape is None else shape
         self.kernel: str | None = None
         self._kept: Kept | None = None
 
     def transposed(self) -> "OuterProducts":
-        return OuterProducts(self.right, self.left)
+        return OuterProducts(self.right, self.left, factors=self.factors[::-1])
 
     def joined(self, others: "list[OuterProducts]") -> "OuterProducts":
         """All of them as one use: the rows of several calls of a layer count like more rows of one."""
@@ -231,7 +253,7 @@ class OuterProducts:
         if self._kept is not None:
             return self._kept.norms()
         if self.left.shape[1] == 1:
-            return _products(self.left, self.right)
+            return _products(self.left, self.right, self.factors)
         kernel = self.kernel or leanest(self.kernels())
         if kernel == "gram":
             return gram_norms(self.left, self.right, self._make)
