@@ -1,0 +1,224 @@
+"""Which kernels are chosen, what they may cost, and that no kernel lets one example touch another."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from oracle import assert_exact, square_loss
+from torch import nn
+from torch.nn import functional as F
+from torch.nn.utils import parametrizations
+
+from discreet import ConfigError, PrivacyError
+from discreet.gradients import Engine, uses
+from discreet.gradients.graph import walk
+from discreet.gradients.kernels import Peak
+from discreet.gradients.preparation import Prepared, Rescaling
+from discreet.gradients.uses import Kept
+
+R = torch.randn
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(8, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3, padding=1), nn.ReLU(), nn.Flatten(2),
+        nn.Linear(64, 32), nn.Flatten(), nn.Linear(1024, 3),
+    )  # fmt: skip
+
+
+def chosen(model, x, **options):
+    engine = Engine(model, **options)
+    engine.gradients(square_loss(model(x)), len(x))
+    return engine.kernels
+
+
+def test_memory_decides_how_much_is_kept():
+    model, x = network(), R(6, 8, 8, 8)
+    plans = [chosen(model, x, memory=memory) for memory in (0.0, 1.05, 1.3, 2.0, math.inf)]
+    kept = [{name for name, kernel in plan.items() if kernel.endswith("+keep")} for plan in plans]
+    assert kept[0] == set()
+    assert all(few <= many for few, many in pairwise(kept))
+    assert kept[-1] >= {"0.weight", "2.weight"}
+    assert "7.weight" not in chosen(model, x)  # one row an example: nothing to choose
+
+
+def test_the_choice_is_the_same_every_time_and_for_every_batch_size():
+    model = network()
+    assert len({tuple(chosen(model, R(n, 8, 8, 8)).items()) for n in (3, 6, 6, 11)}) == 1
+
+
+def test_pinned_kernels_are_taken():
+    model, x = network(), R(4, 8, 8, 8)
+    found = chosen(model, x, kernels={"2.weight": "gram", "*": "unfold"})
+    assert found["2.weight"] == "gram"
+    assert found["0.weight"] == "unfold"
+
+
+def test_wrong_pins_are_refused_by_name():
+    model, x = network(), R(4, 8, 8, 8)
+    with pytest.raises(ConfigError, match=r"'9.weight'.*no trainable parameter"):
+        Engine(model, kernels={"9.weight": "gram"})
+    with pytest.raises(ConfigError, match=r"'0.weight' has no kernel 'product'; it has gram, grouped, grouped\+keep"):
+        chosen(model, x, kernels={"0.weight": "product"})
+
+
+@pytest.mark.parametrize("memory", [-1.0, math.nan, "much"])
+def test_memory_is_a_number(memory):
+    with pytest.raises(ConfigError, match="memory"):
+        Engine(network(), memory=memory)
+
+
+def test_the_peak_of_a_chain_by_hand():
+    """Three layers with 40 and 50 values between them, an input of 30, and many more examples than values."""
+    model = nn.Sequential(nn.Linear(30, 40), nn.Tanh(), nn.Linear(40, 50), nn.Tanh(), nn.Linear(50, 1))
+    losses = model(R(800, 30)).squeeze(1)
+    graph = walk(losses, {id(p): n for n, p in model.named_parameters()}, 0)
+    peak = Peak(graph, model.parameters())
+    saved = 4 * 800 * (30 + 40 + 50)  # the input, and both tanhs' results: each is also the next layer's input
+    assert peak.ordinary == saved + 2 * 4 * 800 * 50  # at the second tanh, with a gradient on both sides
+
+
+# --- no kernel lets one example touch another ------------------------------------------------------------------------
+
+KERNELS = ("product", "product+keep", "gram", "unfold", "unfold+keep", "grouped", "grouped+keep")
+LAYERS = {
+    "linear": (nn.Linear(5, 7), (9, 5)),
+    "convolution, 1 channel": (nn.Conv2d(1, 3, 3), (1, 6, 6)),
+    "convolution, 3 channels": (nn.Conv2d(3, 5, 3, padding=1), (3, 6, 6)),
+    "convolution, 16 channels": (nn.Conv2d(16, 16, 3, stride=2), (16, 7, 7)),
+    "convolution, 20 channels": (nn.Conv2d(20, 17, 2), (20, 5, 5)),
+}
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("value", [1e30, math.inf, math.nan])
+def test_an_example_that_is_not_finite_leaves_the_others_as_they_are(name, kernel, value, monkeypatch):
+    layer, shape = LAYERS[name]
+    model = nn.Sequential(layer, nn.Flatten(), nn.Tanh())
+    monkeypatch.setattr(uses, "PART_BYTES", 3 * 4 * layer.weight.numel())  # several examples in one native call
+    x = R(7, *shape)
+    engine = Engine(model, kernels={"*": kernel})
+
+    def norms(x):
+        for _ in range(2):  # the first pass, and a planned one
+            found = engine.gradients((model(x) * weights).sum(1), 7)
+        return found.norms()["0.weight"], found.each(0, 7)["0.weight"]
+
+    weights = R(7, model(x).shape[1])
+    before = norms(x)
+    spoiled = x.clone()
+    spoiled[4] = value
+    after = norms(spoiled)
+    others = [0, 1, 2, 3, 5, 6]
+    for one, other in zip(before, after, strict=True):
+        torch.testing.assert_close(one[others], other[others], rtol=1e-5, atol=1e-6)
+
+
+class Shifted(nn.Module):
+    """The gradient for the shift is the very tensor that the layer below it is given, and that a hook writes to."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.shift = nn.Linear(3, 4), nn.Parameter(R(4))
+
+    def forward(self, x):
+        hidden = self.first(x)
+        hidden.register_hook(lambda gradient: gradient.mul_(2.0))
+        return self.shift + hidden
+
+
+def test_an_op_that_writes_into_a_gradient_that_is_held_is_refused():
+    model = Shifted()
+    with pytest.raises(PrivacyError, match="changes a gradient in place"):
+        Engine(model).gradients(square_loss(model(R(5, 3))), 5)
+
+
+def test_kept_pieces_are_one_tensor():
+    each = R(10, 3, 2)
+    kept, norms = Kept.made(lambda i, j: each[i:j].clone(), 10, uses.PART_BYTES // 3)
+    assert [len(p) for p in kept.pieces] == [3, 3, 3, 1]
+    torch.testing.assert_close(norms, each.flatten(1).square().sum(1))
+    for start, stop in ((0, 10), (2, 4), (3, 6), (9, 10), (0, 1), (4, 10)):
+        assert torch.equal(kept.each(start, stop), each[start:stop])
+    units, weights, out = torch.tensor([1, 9, 4]), torch.rand(10), torch.zeros(3, 2)
+    assert torch.equal(kept.select(units).gradients, each[units])
+    kept.add_weighted(weights, out)
+    torch.testing.assert_close(out, torch.einsum("u,uij->ij", weights, each))
+
+
+# --- standardised and normalised weights -----------------------------------------------------------------------------
+
+
+class Changed(nn.Conv2d):
+    def __init__(self, change, *args):
+        super().__init__(*args)
+        self.change = change
+
+    def forward(self, x):
+        return F.conv2d(x, self.change(self.weight))
+
+
+def standardised(w):
+    mean, variance = w.mean((1, 2, 3), keepdim=True), w.var((1, 2, 3), keepdim=True)
+    return (w - mean) / (variance + 1e-4).sqrt()
+
+
+FORMS = {
+    "standardised": standardised,
+    "unit length": lambda w: w / w.flatten(1).norm(dim=1).view(-1, 1, 1, 1),
+    "centred": lambda w: w - w.mean((1, 2, 3), keepdim=True),
+    "scaled by its own length": lambda w: w * w.square().mean((1, 2, 3), keepdim=True),
+}
+OTHERS = {
+    "tanh": torch.tanh,
+    "mean over outputs": lambda w: w - w.mean(0, keepdim=True),
+    "largest taken out": lambda w: w - w.amax((1, 2, 3), keepdim=True),
+    "mirrored": lambda w: w + 1e-3 * w.flip(3),
+    "one value more": lambda w: w * torch.ones_like(w).index_fill(3, torch.tensor(1), 1.001),
+}
+
+
+@pytest.fixture
+def forms(monkeypatch):
+    """What every preparation was taken for."""
+    seen, of = [], Rescaling.of.__func__
+
+    def watched(cls, prepared):
+        seen.append(of(cls, prepared))
+        return seen[-1]
+
+    monkeypatch.setattr(Rescaling, "of", classmethod(watched))
+    return seen
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_a_weight_that_is_rescaled_is_recognised_and_exact(name, forms):
+    assert_exact(nn.Sequential(Changed(FORMS[name], 3, 4, 3), nn.Flatten()), R(5, 3, 6, 6))
+    assert forms
+    assert all(form is not None for form in forms)
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_others_are_not_taken_for_one(name, forms):
+    assert_exact(nn.Sequential(Changed(OTHERS[name], 3, 4, 3), nn.Flatten()), R(5, 3, 6, 6))
+    assert forms
+    assert all(form is None for form in forms)
+
+
+def test_weight_norm_is_recognised(forms):
+    assert_exact(nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), nn.Flatten()), R(5, 3, 6, 6))
+    assert any(form is not None for form in forms)
+
+
+def test_what_standardising_takes_out_is_not_left_in_the_norm():
+    """Gradients along the weights themselves, of which only rounding is left: they are pulled one by one."""
+    weight = nn.Parameter(R(4, 3, 3, 3, dtype=torch.float32))
+    made = standardised(weight)
+    directions = made.detach() + 1e-5 * R(6, 4, 3, 3, 3)
+    prepared = Prepared(
+        uses.Materialised(directions), torch.autograd.graph.get_gradient_edge(made), weight, isometric=False
+    )
+    exact = torch.stack([torch.autograd.grad(made, weight, d, retain_graph=True)[0].square().sum() for d in directions])
+    torch.testing.assert_close(prepared.norms(), exact, rtol=1e-4, atol=0.0)
