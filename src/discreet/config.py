@@ -193,6 +193,7 @@ class RunSection(Section, frozen=True):
     chunk: Annotated[int | None, doc("how many rows are taken at a time; found by itself if not given")] = None
     checkpoint_every: Annotated[float, doc("seconds between checkpoints")] = 20.0
     preflight: Annotated[bool, doc("whether the first batch is probed for what would break the guarantee")] = True
+    memory: Annotated[float, doc("memory of a step, in times an ordinary one's: more may be faster")] = 1.3
     tensorboard: Annotated[bool, doc("also write TensorBoard logs")] = False
     device: Annotated[str, doc("cpu, cuda or another torch device")] = "cpu"
     ledger: Annotated[str | None, doc("the ledger of a data set, which caps all its runs; the run's own otherwise")] = (

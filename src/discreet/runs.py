@@ -193,8 +193,9 @@ def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
         "stop": watch.stop,
     }
     if users is None or config.federated is None:
-        copies, chunk = config.augmentation.copies, config.run.chunk
-        fitted = fit(model, data.train, plan, augment=changes, copies=copies, chunk=chunk, audit=witness, **course)
+        copies = config.augmentation.copies
+        course |= {"chunk": config.run.chunk, "memory": config.run.memory}
+        fitted = fit(model, data.train, plan, augment=changes, copies=copies, audit=witness, **course)
     else:
         fitted = federated.fit(model, users, plan, **federated_settings(config.federated, users, plan), **course)
     if board is not None:

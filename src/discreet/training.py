@@ -18,6 +18,7 @@ from discreet.aggregate import Handle
 from discreet.augmentation import Images
 from discreet.checkpoint import load_checkpoint, save_checkpoint
 from discreet.errors import ConfigError, PrivacyError, positive, whole
+from discreet.gradients.engine import MEMORY
 from discreet.ledger import Ledger
 from discreet.loading import length_of
 from discreet.memory import chunk_that_fits, ran_out
@@ -89,6 +90,7 @@ def fit(
     evaluate_every: float = 1.0,
     evaluate_rows: int = 1000,
     preflight: bool = True,
+    memory: float = MEMORY,
     on_begin: Callable[[int, int], None] = lambda done, steps: None,
     on_step: Callable[[int], None] = lambda step: None,
     on_record: Callable[[Record], None] = lambda record: None,
@@ -104,6 +106,7 @@ def fit(
     - `checkpoint`: a file that is written every `checkpoint_every` seconds and at the end; where it exists, the run
       continues from it;
     - `chunk`: rows taken at a time, found by itself if not given; what is released is the same;
+    - `memory`: how much a step may take, as a multiple of an ordinary one; more may be faster;
     - `averaging`: the decay of a running average of the weights, which the model has at the end;
     - `augment` changes a batch of inputs at random; with `copies` > 1 so many changed copies of each example are
       averaged before they are bounded;
@@ -146,7 +149,7 @@ def fit(
     if copies > 1 and plan.mechanism.bound.needs == "outputs":
         raise ConfigError(f"{type(plan.mechanism.bound).__name__} sees each example once; leave copies at 1.")
     declared = None if audit is None else audit.declared.to_dict()
-    private = attach(model, plan, ledger, preflight=preflight, audit=declared)
+    private = attach(model, plan, ledger, preflight=preflight, audit=declared, memory=memory)
     try:
         private._own_loop = course.begin(private, own=loss is None and (augment is None or type(augment) is Images))
         device = next(model.parameters()).device
