@@ -222,3 +222,22 @@ def test_what_standardising_takes_out_is_not_left_in_the_norm():
     )
     exact = torch.stack([torch.autograd.grad(made, weight, d, retain_graph=True)[0].square().sum() for d in directions])
     torch.testing.assert_close(prepared.norms(), exact, rtol=1e-4, atol=0.0)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_under_autocast_what_is_added_is_what_was_measured(kernel):
+    """Products in bfloat16, norms and sums in float32: no example adds more than its norm says, by any kernel."""
+    model, x = network(), R(5, 8, 8, 8)
+    engine = Engine(model, kernels={"*": kernel})
+    for _ in range(2):
+        with torch.autocast("cpu", torch.bfloat16):
+            losses = square_loss(model(x).float())
+        found = engine.gradients(losses, 5)
+        for unit in range(5):
+            alone = torch.zeros(5)
+            alone[unit] = 1.0
+            added = {name: torch.zeros_like(p) for name, p in engine.parameters.items()}
+            found.add_weighted(dict.fromkeys(added, alone), added)
+            for name, squared in found.norms().items():
+                assert added[name].dtype == torch.float32
+                torch.testing.assert_close(added[name].square().sum(), squared[unit], rtol=1e-4, atol=1e-12)
