@@ -797,3 +797,44 @@ class TestFixedFeatures:
         private = discreet.attach(model, plan)
         with pytest.raises(discreet.ConfigError, match="fixed=True is for data in tensors"):
             private.batches((x, y), fixed=True, collate_fn=torch.utils.data.default_collate)
+
+    def setting(self, steps=4):
+        model = nn.Linear(4, 2)
+        x, y = torch.randn(12, 4), torch.randint(2, (12,))
+        plan = discreet.methods.dp_sgd(examples=12, batch_size=12, steps=steps, noise=1.0, delta=1e-5)
+        return model, x, y, discreet.attach(model, plan)
+
+    @pytest.mark.parametrize("which", ["data", "batch"])
+    def test_that_are_written_to_between_batches_are_refused(self, which):
+        model, x, y, private = self.setting()
+        batches = private.batches((x, y), fixed=True)
+        inputs, labels = next(batches)
+        private.backward(F.cross_entropy(model(inputs), labels, reduction="none"))
+        (x if which == "data" else inputs).mul_(10.0)
+        with pytest.raises(discreet.PrivacyError, match="have been written to"):
+            next(batches)
+
+    def test_are_forgotten_with_the_loop(self):
+        _, x, y, private = self.setting()
+        for _ in private.batches((x, y), fixed=True):
+            assert private._engine.known is not None
+            break
+        assert private._engine.known is None
+
+
+@pytest.mark.parametrize("memory", [1.3, math.inf])
+def test_backward_inside_autocast_takes_norms_and_sums_in_full(memory):
+    """One example, 16 times in a batch with noise off: the sum is 16 times its clipped gradient, and no longer."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 64), nn.Tanh(), nn.Linear(64, 4))
+    x = torch.randn(1, 24, 8).expand(16, -1, -1).contiguous()
+    plan = discreet.Plan(
+        mechanism=discreet.Mechanism(discreet.bounds.Clip(1.0), discreet.noise.Gaussian(0.0)),
+        sampling=discreet.sampling.Poisson(16, 16), steps=3, delta=1e-5,
+    )  # fmt: skip
+    private = discreet.attach(model, plan, memory=memory, preflight=False)
+    for rows in private.batches(x):
+        with torch.autocast("cpu", torch.bfloat16):
+            private.backward((100 * model(rows).float()).square().flatten(1).sum(1))
+        length = math.sqrt(sum(float(p.grad.double().square().sum()) for p in model.parameters()))
+        assert length == pytest.approx(1.0, rel=1e-5)

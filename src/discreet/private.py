@@ -136,12 +136,12 @@ class Private(Handle):
         self.plan.sampling.check_length(length)
         chunks = self._draw(length, steps, at_most)
         handed: deque[_Chunk] = deque()
-        norms = _row_norms(data, collate_fn) if fixed else None
+        features = _Features(data, collate_fn) if fixed else None
 
         def draws() -> Iterator[Draw]:
             for chunk, indices in chunks:
-                if norms is not None and chunk.units:
-                    chunk.norms = norms[torch.from_numpy(indices)]
+                if features is not None:
+                    chunk.norms = features.norms(indices)
                 handed.append(chunk)
                 yield indices
 
@@ -167,6 +167,7 @@ class Private(Handle):
 
     def _begin(self) -> int:
         """Forget whatever batch was open: one iteration at a time owns the logical batch."""
+        self._engine.known = None
         self._iteration += 1
         self._chunks.clear()
         self._clear()
@@ -219,8 +220,10 @@ class Private(Handle):
             self._opened()
             if chunk.norms is not None:
                 self._engine.known = Known(batch if isinstance(batch, Tensor) else batch[0], chunk.norms)
-            yield batch
-            self._engine.known = None
+            try:
+                yield batch
+            finally:
+                self._engine.known = None
             if iteration == self._iteration and not chunk.done:
                 self._begin()
                 raise PrivacyError(
@@ -243,6 +246,13 @@ class Private(Handle):
         Then `p.grad` is (bounded sum + noise) / batch_size for every trainable parameter. While a logical batch is
         incomplete, `p.grad` is None.
         """
+        with ExitStack() as stack:
+            for device in ("cpu", losses.device.type) if isinstance(losses, Tensor) else ():
+                if torch.is_autocast_enabled(device):  # norms and sums are taken in full, wherever this is called
+                    stack.enter_context(torch.autocast(device, enabled=False))
+            return self._backward(losses)
+
+    def _backward(self, losses: Tensor) -> bool:
         self._check_attached()
         chunk = self._current()
         self._check_losses(losses, chunk)
@@ -396,17 +406,27 @@ class Private(Handle):
         return step & (step - 1) == 0 or bool(self._coins[1][place])
 
 
-def _row_norms(data: Any, collate_fn: Collate | None) -> Tensor | None:
-    """The squared norm of each row of fixed features, a block at a time; None where they are no real numbers."""
-    tensors = tensors_of(data)
-    if tensors is None or collate_fn is not None:
-        raise ConfigError(
-            "fixed=True is for data in tensors, without a collate_fn: others are made anew for each batch."
-        )
-    features = tensors[0].detach()
-    if not features.is_floating_point():
-        return None
-    return torch.cat([squared_norms(block) for block in features.split(max(1, (1 << 24) // features[0].numel()))])
+class _Features:
+    """Rows that stay as they are, and their squared norms; computed a block at a time, once."""
+
+    def __init__(self, data: Any, collate_fn: Collate | None) -> None:
+        tensors = tensors_of(data)
+        if tensors is None or collate_fn is not None:
+            raise ConfigError("fixed=True is for data in tensors, without a collate_fn; other batches are made anew.")
+        self._rows, self._version = tensors[0], tensors[0]._version
+        self._norms: Tensor | None = None
+        if self._rows.is_floating_point():
+            blocks = self._rows.detach().split(max(1, (1 << 24) // max(1, self._rows[0].numel())))
+            self._norms = torch.cat([squared_norms(block) for block in blocks])
+
+    def norms(self, indices: Draw) -> Tensor | None:
+        """Those of some rows, if there are any, and rows have norms."""
+        if self._rows._version != self._version:
+            raise PrivacyError(
+                "features that were said to be fixed have been written to, so their norms are no longer known; copy "
+                "what is to be changed, or leave fixed=True out."
+            )
+        return self._norms[torch.from_numpy(indices)] if self._norms is not None and len(indices) else None
 
 
 class _Probes:

@@ -58,8 +58,9 @@ class Convolution:
         size, channels = self.shape.numel(), self.shape[0] // groups
         product, kept = PRODUCT * places * size, size * inputs.element_size()
         ways = {"unfold": product + self._copying() * places * window * groups + UNFOLDED_RESULT * size}
-        narrow = inputs.shape[1] // groups < LEAST_CHANNELS
-        ways["grouped"] = product * (NARROW if narrow else 1) + GROUPED_RESULT * size
+        if not any(self.settings["output_padding"]):  # of which the native call knows nothing
+            narrow = inputs.shape[1] // groups < LEAST_CHANNELS
+            ways["grouped"] = product * (NARROW if narrow else 1) + GROUPED_RESULT * size
         found = {way: Cost(made + NORM * size + product) for way, made in ways.items()}
         found |= {f"{way}+keep": Cost(made + (NORM + SUM) * size, kept) for way, made in ways.items()}
         if groups == 1:
@@ -77,7 +78,7 @@ class Convolution:
     def norms(self) -> Tensor:
         if self._kept is not None:
             return self._kept.norms()
-        kernel = self.kernel or leanest(self.kernels())
+        kernel = self._kernel()
         if kernel == "gram":
             pieces = [gram_norms(w, r, _making(w, r)) for w, r in self._windows(0, self.units)]
             return torch.cat(pieces)
@@ -88,6 +89,11 @@ class Convolution:
         self._kept, norms = Kept.made(partial(self._make, way=way), self.units, size)
         self.inputs, self.gradients = (t.new_empty(0, *t.shape[1:]) for t in (self.inputs, self.gradients))  # may go
         return norms
+
+    def _kernel(self) -> str:
+        """The one that was chosen, if this convolution has it."""
+        kernels = self.kernels()
+        return self.kernel if self.kernel in kernels else leanest(kernels)
 
     def lengths(self) -> Tensor | None:
         if self._kept is not None:
@@ -114,7 +120,7 @@ class Convolution:
     def each(self, start: int, stop: int) -> Tensor:
         if self._kept is not None:
             return self._kept.each(start, stop)
-        return self._make(start, stop, (self.kernel or leanest(self.kernels())).partition("+")[0])
+        return self._make(start, stop, self._kernel().partition("+")[0])
 
     def select(self, units: Tensor) -> Use:
         if self._kept is not None:

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,7 @@ from discreet.gradients.graph import Graph, walk
 from discreet.gradients.kernels import Peak, choose
 from discreet.gradients.preparation import combine, prepared
 from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, as_use, read
-from discreet.gradients.sites import Analysis, Site, analyse, visit
+from discreet.gradients.sites import Analysis, Site, analyse, inside, visit
 from discreet.gradients.uses import Known, Materialised, Use, squared_norms, sum_dtype
 
 MEMORY = 1.3  # times what the forward pass saved
@@ -66,6 +66,7 @@ class Engine:
         if analysis is None or shapes is None:
             analysis = analyse(graph, losses, units, own_tensors(self._model))
             shapes = fitting(graph, analysis, units)
+            self._known.pop(graph.signature, None)
             if analysis.evident:
                 remember(self._known, graph.signature, analysis)
         key = graph.signature, shapes
@@ -323,25 +324,11 @@ def own_tensors(model: nn.Module) -> list[Tensor]:
     return [t.detach() for t in found]
 
 
-class _Inside(torch.autograd.Function):
-    """Runs a function inside a backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, start: Tensor, function: Callable[[], None]) -> Tensor:
-        ctx.function = function
-        return start.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        ctx.function()
-        return gradients[0], None
-
-
 def read_saved(graph: Graph, analysis: Analysis) -> Saved:
-    """What the rules read from the graph, before the backward pass frees it.
+    """What the rules read from a graph whose saved values are recomputed (checkpointing).
 
-    Where saved values are recomputed (checkpointing), they are read inside one backward pass, so that a stretch is
-    recomputed once for all its values and not once for each.
+    They are read inside one backward pass, so that a stretch is recomputed once for all its values and not once for
+    each.
     """
     found: Saved = {}
 
@@ -352,11 +339,7 @@ def read_saved(graph: Graph, analysis: Analysis) -> Saved:
                 if rule is not None:
                     found[site.node, number] = read(graph.nodes[site.node], rule.saves)
 
-    if analysis.recomputes:
-        start = torch.zeros((), requires_grad=True)
-        torch.autograd.grad(_Inside.apply(start, collect), start)
-    else:
-        collect()
+    inside(collect)
     return found
 
 

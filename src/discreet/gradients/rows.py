@@ -1,6 +1,6 @@
 """Which rows of an op's output belong to which unit: found by reweighting the losses, never assumed from sizes."""
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -82,62 +82,50 @@ class Matching:
     """Finds where the units stand in an op's output, from its gradients for sum(losses) and for sum(label * losses).
 
     If its rows influence only their own unit's loss, every row of the second is its unit's label times the row of the
-    first, bit for bit. What is compared is a random number made of each unit's rows, a linear one with weights that
-    stay the same, in float64: equal rows give numbers that are equal but for the label, bit for bit; others do not.
-    Values that are not finite are left out, and must be so at the same places.
+    first, bit for bit. Values of the first that are not finite say nothing.
     """
 
     def __init__(self, plain: Tensor, units: int) -> None:
-        self._units = units
-        self._seed = torch.Generator().seed()
-        self._folded = {rows: plain.shape[rows.dim] > units for rows in CANDIDATES if plain.dim() > rows.dim}
-        possible = [rows for rows in CANDIDATES if rows.per_unit(plain.shape, units) is not None]
-        self._left = {rows: self._numbers(plain, rows) for rows in possible}
-        limits, reach = torch.finfo(plain.dtype), _reach(plain.dtype)
-        count = max(1, plain.numel() // units)
-        # values that underflow; in float16 they do so early, and what was rounded there is carried on by the ops below
-        self._lost = count * limits.tiny * 2.0**reach
-        if limits.max < 1e10:
-            self._lost = 8 * math.sqrt(count) * limits.tiny * limits.eps * 2.0 ** (2 * reach + 2)
-
-    def _numbers(self, gradient: Tensor, rows: Rows) -> Tensor:
-        split = rows.split(gradient, self._units)
-        split = torch.view_as_real(split) if split.is_complex() else split
-        generator = torch.Generator().manual_seed(self._seed)
-        weights = torch.rand(split[0].numel(), generator=generator, dtype=torch.float64).add_(0.5).to(split.device)
-        blocks = split.split(max(1, _BLOCK // max(1, len(weights))))
-        return torch.cat([_number(block.reshape(len(block), -1).double(), weights) for block in blocks], 1)
+        self._plain, self._units = plain, units
+        self._left = [rows for rows in CANDIDATES if rows.per_unit(plain.shape, units) is not None]
 
     def compare(self, scaled: Tensor, labels: Tensor) -> None:
         """Drop every reading that these labels speak against."""
-        self._left = {
-            rows: numbers
-            for rows, numbers in self._left.items()
-            if _scales(numbers, self._numbers(scaled, rows), labels.to(numbers), self._lost)
-        }
+        plain, units = self._plain, self._units
+        self._left = [r for r in self._left if _scales(r.split(plain, units), r.split(scaled, units), labels)]
 
     def found(self) -> Match | None:
         """Where the units stand, or None if no dimension carries them."""
-        for rows, (numbers, spoiled) in self._left.items():
-            active = (numbers != 0) & (spoiled == 0)
-            return Match(rows, folded=self._folded[rows], evident=int(active.sum()) > 1)
-        return None
+        if not self._left:
+            return None
+        rows = self._left[0]
+        parts = _blocks(rows.split(self._plain, self._units))
+        active = torch.cat([(p != 0).flatten(1).any(1) & p.isfinite().flatten(1).all(1) for p in parts])
+        return Match(rows, folded=self._plain.shape[rows.dim] > self._units, evident=int(active.sum()) > 1)
 
 
 _BLOCK = 1 << 20  # values compared at a time
 
 
-def _number(rows: Tensor, weights: Tensor) -> Tensor:
-    """For each row its number, and one for the places at which it is not finite: [2, rows]."""
-    numbers = (rows * weights).sum(1)
-    if bool(numbers.isfinite().all()):
-        return torch.stack([numbers, torch.zeros_like(numbers)])
-    finite = rows.isfinite()
-    return torch.stack([(torch.where(finite, rows, 0.0) * weights).sum(1), (~finite * weights).sum(1)])
+def _blocks(tensor: Tensor) -> Sequence[Tensor]:
+    return tensor.split(max(1, _BLOCK * len(tensor) // max(1, tensor.numel())))
 
 
-def _scales(before: Tensor, after: Tensor, labels: Tensor, lost: float) -> bool:
-    """Whether each unit's number changed by its label, but for what may be lost to underflow."""
-    expected = before[0] * labels
-    same = (expected == after[0]) | ((expected - after[0]).abs() <= lost)
-    return bool((same & (before[1] == after[1])).all())
+def _scales(before: Tensor, after: Tensor, labels: Tensor) -> bool:
+    """Whether each unit's rows changed by its label, but for underflow of the float format.
+
+    A value that was not finite to begin with says nothing; one that has become so was changed by others.
+    """
+    blocks = _blocks(before)
+    theirs, factors = _blocks(after), labels.to(before).split([len(b) for b in blocks])
+    return all(_scale(b, a, f.view(-1, *[1] * (b.dim() - 1))) for b, a, f in zip(blocks, theirs, factors, strict=True))
+
+
+def _scale(before: Tensor, after: Tensor, labels: Tensor) -> bool:
+    expected = before * labels
+    if torch.equal(expected, after):
+        return True
+    limits, reach = torch.finfo(expected.dtype), _reach(expected.dtype)
+    # float16 underflows early, and what it rounded there is carried on by the ops below
+    extreme = limits.tiny * (2.0**reach if limits.max > 1e10 else limits.eps * 2.0 ** (2 * reach + 2))
+    return bool(((expected == after) | ~expected.isfinite() | ((expected - after).abs() <= extreme)).all())

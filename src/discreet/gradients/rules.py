@@ -109,6 +109,9 @@ class OneByOne(Single):
         self.units, self.shape, self.dtype = units, shape, dtype
         self._kept: Tensor | None = None
 
+    def held(self) -> list[Tensor]:
+        return list(self.gradients.values())
+
     def _gradient(self, unit: int) -> Tensor:
         run = self.node if callable(self.node) else self.node.apply
         kept = [

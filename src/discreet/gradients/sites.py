@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -121,6 +122,7 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
     carrying: dict[int, dict[int, Match]] = {}
     failed: dict[int, None] = {}
     seen: dict[int, dict[int, Match | None]] = {}
+    unsure = False  # whether some op showed too little of where the units stand in it
     pending = list(shared)
     while pending:
         above = dict.fromkeys(n for i in pending for n in graph.consumers.get(i, []))
@@ -131,10 +133,15 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
         unseen = [n for n in candidates if n not in seen]
         if unseen:
             ahead = _preparations(graph, shared, own, units)
-            seen |= _matches(graph, losses, units, list(dict.fromkeys([*unseen, *ahead])), labels)
+            for some in _in_turns(graph, list(dict.fromkeys([*unseen, *ahead]))):
+                seen |= _matches(graph, losses, units, some, labels)
         for n in candidates:
             matches = seen[n]
-            if all(m is not None for m in matches.values()):
+            told = all(m is None or m.evident for m in matches.values())
+            unsure |= not told
+            if not told and _all_shared(graph, n, shared) and constants_are_known(graph, n, own, units):
+                failed[n] = None  # it may be how a parameter is prepared; taken for that, nothing is lost but time
+            elif all(m is not None for m in matches.values()):
                 carrying[n] = {k: m for k, m in matches.items() if m is not None}
             else:
                 failed[n] = None
@@ -151,10 +158,26 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
         inputs = tuple(k for k, e in enumerate(graph.inputs[n]) if e is not None and e[0] in shared)
         if matches:
             sites.append(Site(n, matches, inputs, {k: below[_child(graph, n, k)] for k in inputs}))
-    evident = all(matches and all(m.evident for m in matches.values()) for matches in carrying.values())
+    evident = not unsure and all(matches and all(m.evident for m in matches.values()) for matches in carrying.values())
     evident = evident and not any(graph.name(i) in ROW_MOVERS for i in range(len(graph.nodes)))
-    recomputes = any(_recomputes(graph.nodes[site.node]) for site in sites)
-    return Analysis(tuple(sites), evident, recomputes, tuple(graph.last({site.node for site in sites})))
+    again = recomputes(graph.nodes[site.node] for site in sites)
+    return Analysis(tuple(sites), evident, again, tuple(graph.last({site.node for site in sites})))
+
+
+_TURN_BYTES = 1 << 28  # gradients that are held at a time, to be compared
+
+
+def _in_turns(graph: Graph, candidates: Sequence[int]) -> list[list[int]]:
+    """The candidates some at a time, so that their gradients take little memory."""
+    turns: list[list[int]] = [[]]
+    size = 0
+    for n in candidates:
+        size += sum(4 * graph.shape((n, number)).numel() for number in graph.outputs.get(n, []))
+        if size > _TURN_BYTES and turns[-1]:
+            turns.append([])
+            size = 0
+        turns[-1].append(n)
+    return turns
 
 
 def _preparations(graph: Graph, shared: set[int], own: Sequence[Tensor], units: int) -> list[int]:
@@ -190,12 +213,44 @@ def _matches(
     return {n: {k: m.found() for k, m in matchings.items()} for n, matchings in known.items()}
 
 
-def _recomputes(node: Node) -> bool:
-    for name in ("mat1", "self", "input", "other", "indices"):
-        first = getattr(node, f"_saved_{name}", None)
-        if isinstance(first, Tensor):
-            return first.data_ptr() != getattr(node, f"_saved_{name}").data_ptr()
-    return False
+def recomputes(nodes: Iterable[Node]) -> bool:
+    """Whether ops' saved values are recomputed when they are read (checkpointing): they can be read once in a pass."""
+    found = False
+
+    def read() -> None:
+        nonlocal found
+        for node in nodes:
+            for name in ("mat1", "self", "input", "other", "indices"):
+                first = getattr(node, f"_saved_{name}", None)
+                if isinstance(first, Tensor):
+                    found |= first.data_ptr() != getattr(node, f"_saved_{name}").data_ptr()
+
+    try:
+        inside(read)
+    except RuntimeError:  # read once already
+        return True
+    return found
+
+
+class _Inside(torch.autograd.Function):
+    """Runs a function inside a backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, start: Tensor, function: Callable[[], None]) -> Tensor:
+        ctx.function = function
+        return start.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.function()
+        return gradients[0], None
+
+
+def inside(function: Callable[[], None]) -> None:
+    """Run a function inside a backward pass of its own, where values that are recomputed are so once for all."""
+    with torch.enable_grad():
+        start = torch.zeros((), requires_grad=True)
+        torch.autograd.grad(_Inside.apply(start, function), start)
 
 
 def _child(graph: Graph, n: int, number: int) -> int:

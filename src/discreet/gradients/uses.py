@@ -300,11 +300,17 @@ def leanest(kernels: dict[str, Cost]) -> str:
     return min((k for k, cost in kernels.items() if cost.kept <= SMALL_BYTES), key=lambda k: kernels[k].time)
 
 
+_TINY = 1e-30  # squares below it lose digits in float32
+
+
 def gram_norms(left: Tensor, right: Tensor, make: Callable[[int, int], Tensor]) -> Tensor:
     """For few rows: <G, G> from two Gram matrices, G never made, but for units whose rows nearly cancel."""
     first, second = left @ left.mT, right @ right.mT
     found = torch.einsum("urs,urs->u", first, second)
-    lengths = (first.diagonal(dim1=1, dim2=2) * second.diagonal(dim1=1, dim2=2)).clamp(min=0).sqrt().sum(1)
-    for u in torch.nonzero(found < 0.02 * lengths.square()).flatten().tolist():  # rounding would show
+    one, other = first.diagonal(dim1=1, dim2=2), second.diagonal(dim1=1, dim2=2)
+    lengths = (one * other).clamp(min=0).sqrt().sum(1)
+    # where rounding would show: terms cancel, or squares of one side are too small for the format and meet large ones
+    lost = ((torch.minimum(one, other) < _TINY) & (torch.maximum(one, other) > 1.0)).any(1)
+    for u in torch.nonzero(~(found >= 0.02 * lengths.square()) | lost).flatten().tolist():
         found[u] = squared_norms(make(u, u + 1))[0]
     return found
