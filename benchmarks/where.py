@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--keep", action="store_true", help="keep gradients wherever that saves time (memory=math.inf)")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(sentence(about("where.py", sys.argv[1:])))
+    print(sentence(about("where", sys.argv[1:])))
     print(f"\n{'model, batch':34}{'step':10}" + "".join(f"{part:>11}" for part in PARTS) + f"{'ms':>10}")
     clock = Clock()
     for owner, name, part in INSIDE:
