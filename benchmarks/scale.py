@@ -137,8 +137,8 @@ SIZED = ["what", "step of", "batch", "at once", "a step", "an example", "peak Mi
 
 
 def shown(found: dict[str, Any], form) -> str:
-    largest = (form(SIZED, sizes(found, kind)) for kind in ("chunks", "large"))
-    return "\n\n".join([machine.sentence(found["about"]), form(FITTED, fits(found)), *largest])
+    bodies = [(FITTED, fits(found)), (SIZED, sizes(found, "chunks")), (SIZED, sizes(found, "large"))]
+    return "\n\n".join([machine.sentence(found["about"]), *(form(head, body) for head, body in bodies if body)])
 
 
 def figure(found: dict[str, Any], path: Path) -> None:
