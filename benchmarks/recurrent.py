@@ -15,6 +15,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 import torch
+from race.competitors import private_on
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -57,15 +58,7 @@ def private(kind: str, *, converted: bool) -> Step:
     model, optimizer, x, y = made(kind, converted=converted)
     plan = discreet.methods.dp_sgd(examples=BATCH, batch_size=BATCH, steps=10**6, noise=1.0, delta=1e-5)
     handle = discreet.attach(model, plan)
-    batches = handle.batches((x, y))
-
-    def step() -> None:
-        inputs, labels = next(batches)
-        handle.backward(F.cross_entropy(model(inputs), labels, reduction="none"))
-        optimizer.step()
-        optimizer.zero_grad()
-
-    return step
+    return private_on(model, optimizer, handle, handle.batches((x, y)))
 
 
 def main() -> None:

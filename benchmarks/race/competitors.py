@@ -6,7 +6,7 @@ A competitor says with Missing that its library is not there, and with Cannot th
 import inspect
 import math
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -75,8 +75,12 @@ def private_fixed(setting: Setting) -> Step:
     if not x.is_floating_point() or x.dim() != 2:
         raise Cannot("its first layer is not linear in fixed features")
     handle = discreet.attach(model, plan(setting.batch))
-    batches = handle.batches((x, y), fixed=True)
+    return private_on(model, optimizer, handle, handle.batches((x, y), fixed=True))
 
+
+def private_on(
+    model: nn.Module, optimizer: torch.optim.Optimizer, handle: discreet.Private, batches: Iterator[Any]
+) -> Step:
     def step() -> None:
         inputs, labels = next(batches)
         handle.backward(F.cross_entropy(model(inputs), labels, reduction="none"))

@@ -5,7 +5,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from oracle import assert_exact, square_loss
+from oracle import assert_equal, assert_exact, one_by_one, square_loss
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.utils import parametrizations
@@ -325,3 +325,67 @@ def test_checkpointed_segments_of_any_length(segment):
 def test_a_transposed_convolution_with_output_padding():
     layer = nn.ConvTranspose2d(9, 8, 3, stride=2, dilation=3, output_padding=2)
     assert_exact(layer, R(5, 9, 4, 4), memory=math.inf)
+
+
+class Sometimes(torch.autograd.Function):
+    """The identity, whose gradient may be missing."""
+
+    missing = False
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return None if Sometimes.missing else gradient
+
+
+def test_an_output_that_gets_its_first_gradient_in_a_later_batch(monkeypatch):
+    """The structure is the same, but what was seen of it was not all: it is looked at again."""
+    layer, x = nn.LSTM(3, 4, batch_first=True).double(), R(5, 6, 3).double()
+
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = layer
+
+        def forward(self, x):
+            outputs, (_, cells) = self.layer(x)
+            return torch.cat([outputs.flatten(1), Sometimes.apply(cells[0])], 1)
+
+    model = Model()
+    engine = Engine(model)
+    for missing in (True, True, False, False):
+        monkeypatch.setattr(Sometimes, "missing", missing)
+        expected = one_by_one(model, [x])
+        assert_equal(engine.gradients(square_loss(model(x)), 5), expected, 1e-12)
+
+
+class Doubled(torch.autograd.Function):
+    """Has no rule, and writes into the gradient it is given."""
+
+    @staticmethod
+    def forward(ctx, x, scale):
+        ctx.save_for_backward(x, scale)
+        return x * scale
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, scale = ctx.saved_tensors
+        gradient.mul_(2.0)
+        return gradient * scale, (gradient * x).sum(0)
+
+
+def test_an_op_without_a_rule_that_writes_into_its_gradient_is_refused():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.scale = nn.Linear(3, 4), nn.Parameter(R(4))
+
+        def forward(self, x):
+            return Doubled.apply(self.first(x), self.scale)
+
+    model = Model()
+    with pytest.raises(PrivacyError, match=r"in place|mixes examples"):
+        Engine(model).gradients(square_loss(model(R(5, 3))), 5)

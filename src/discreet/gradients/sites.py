@@ -158,7 +158,8 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
         inputs = tuple(k for k, e in enumerate(graph.inputs[n]) if e is not None and e[0] in shared)
         if matches:
             sites.append(Site(n, matches, inputs, {k: below[_child(graph, n, k)] for k in inputs}))
-    evident = not unsure and all(matches and all(m.evident for m in matches.values()) for matches in carrying.values())
+    reached = all(len(matches) == len(graph.outputs[n]) for n, matches in carrying.items())  # every output that is used
+    evident = reached and not unsure and all(m.evident for matches in carrying.values() for m in matches.values())
     evident = evident and not any(graph.name(i) in ROW_MOVERS for i in range(len(graph.nodes)))
     again = recomputes(graph.nodes[site.node] for site in sites)
     return Analysis(tuple(sites), evident, again, tuple(graph.last({site.node for site in sites})))

@@ -23,6 +23,7 @@ class Recurrent(nn.Module):
     """
 
     _gates: int
+    cell: Cell  # the recurrence
 
     def __init__(
         self,
@@ -79,11 +80,6 @@ class Recurrent(nn.Module):
 
     def flatten_parameters(self) -> None:
         """Nothing: torch's layers have it for the sake of cuDNN."""
-
-    @property
-    def cell(self) -> Cell:
-        """The recurrence."""
-        raise NotImplementedError
 
     def _run(self, x: Any, given: Sequence[Tensor] | None) -> tuple[Any, tuple[Tensor, ...]]:
         """Outputs in the form of the inputs, and the last states, [layers * directions, batch, hidden] each."""
@@ -185,6 +181,7 @@ class LSTM(Recurrent):
     """torch.nn.LSTM, with each example's gradient in one product over time; without `proj_size`."""
 
     _gates = 4
+    cell = LSTMCell()
 
     def __init__(
         self,
@@ -207,10 +204,6 @@ class LSTM(Recurrent):
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
         )  # fmt: skip
 
-    @property
-    def cell(self) -> Cell:
-        return LSTMCell()
-
     def forward(self, input: Any, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Any, tuple[Tensor, Tensor]]:
         """Outputs of every step, and the last hidden and cell states of every layer and direction."""
         outputs, (hidden, cell) = self._run(input, hx)
@@ -221,10 +214,7 @@ class GRU(Recurrent):
     """torch.nn.GRU, with each example's gradient in one product over time."""
 
     _gates = 3
-
-    @property
-    def cell(self) -> Cell:
-        return GRUCell()
+    cell = GRUCell()
 
     def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
         """Outputs of every step, and the last hidden state of every layer and direction."""
@@ -252,14 +242,10 @@ class RNN(Recurrent):
     ) -> None:
         if nonlinearity not in ("tanh", "relu"):
             raise ConfigError(f"RNN's nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'.")
-        self.nonlinearity = nonlinearity
+        self.nonlinearity, self.cell = nonlinearity, PlainCell(nonlinearity)
         super().__init__(
             input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional, device, dtype
         )  # fmt: skip
-
-    @property
-    def cell(self) -> Cell:
-        return PlainCell(self.nonlinearity)
 
     def forward(self, input: Any, hx: Tensor | None = None) -> tuple[Any, Tensor]:
         """Outputs of every step, and the last hidden state of every layer and direction."""
