@@ -343,7 +343,7 @@ class Sometimes(torch.autograd.Function):
 
 def test_an_output_that_gets_its_first_gradient_in_a_later_batch(monkeypatch):
     """The structure is the same, but what was seen of it was not all: it is looked at again."""
-    layer, x = nn.LSTM(3, 4, batch_first=True).double(), R(5, 6, 3).double()
+    layer, x = nn.LSTM(3, 4, batch_first=True), R(5, 6, 3)  # in float32 a layer is one op with several outputs
 
     class Model(nn.Module):
         def __init__(self):
@@ -359,11 +359,13 @@ def test_an_output_that_gets_its_first_gradient_in_a_later_batch(monkeypatch):
     for missing in (True, True, False, False):
         monkeypatch.setattr(Sometimes, "missing", missing)
         expected = one_by_one(model, [x])
-        assert_equal(engine.gradients(square_loss(model(x)), 5), expected, 1e-12)
+        assert_equal(engine.gradients(square_loss(model(x)), 5), expected, 1e-5)
 
 
 class Doubled(torch.autograd.Function):
-    """Has no rule, and writes into the gradient it is given."""
+    """Has no rule, and may write into the gradient it is given."""
+
+    rude = False
 
     @staticmethod
     def forward(ctx, x, scale):
@@ -373,11 +375,14 @@ class Doubled(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         x, scale = ctx.saved_tensors
-        gradient.mul_(2.0)
+        if Doubled.rude:
+            gradient.mul_(2.0)
         return gradient * scale, (gradient * x).sum(0)
 
 
-def test_an_op_without_a_rule_that_writes_into_its_gradient_is_refused():
+def test_an_op_without_a_rule_that_begins_to_write_into_its_gradient_is_refused(monkeypatch):
+    """From the second batch on, when its structure is known and not probed again."""
+
     class Model(nn.Module):
         def __init__(self):
             super().__init__()
@@ -387,5 +392,9 @@ def test_an_op_without_a_rule_that_writes_into_its_gradient_is_refused():
             return Doubled.apply(self.first(x), self.scale)
 
     model = Model()
-    with pytest.raises(PrivacyError, match=r"in place|mixes examples"):
-        Engine(model).gradients(square_loss(model(R(5, 3))), 5)
+    engine = Engine(model)
+    engine.gradients(square_loss(model(R(5, 3))), 5)
+    monkeypatch.setattr(Doubled, "rude", True)
+    losses = square_loss(model(R(5, 3)))
+    with pytest.raises(PrivacyError, match="changes a gradient in place"):
+        engine.gradients(losses, 5)
