@@ -171,7 +171,7 @@ def test_coins_are_on_disk_for_the_owner_alone_before_the_first_release(tmp_path
 
 
 def test_a_run_that_was_stopped_keeps_its_coins_and_scores(tmp_path):
-    model, made = network(), plan(noise=1e-6, steps=6, size=50)
+    model, made = network(), plan(noise=1e-6, steps=2, size=100)  # all take part, so both steps tell the same
     settings = {"ledger": tmp_path / "ledger.jsonl", "checkpoint": tmp_path / "checkpoint"}
     first = witness(model, made, secret=tmp_path / "coins")
     assert not fit(model, rows(), made, audit=first, stop=lambda: True, **settings).finished
@@ -181,6 +181,7 @@ def test_a_run_that_was_stopped_keeps_its_coins_and_scores(tmp_path):
     found = later.result(fitted.guarantee)
     assert (found.coins == first._coins).all()
     assert tells_all(found)
+    assert found.scores == pytest.approx(2 * first._scores, rel=1e-3)
 
 
 @pytest.mark.parametrize("damage", ["gone", "broken", "others"])
