@@ -347,7 +347,8 @@ class Private(Handle):
         replayed = self._probes is not None and self._probes.replayed
         released = self._aggregate.release(**({} if replayed else {"unprobed": True}))
         for name, gradient in released.items():
-            self._parameters[name].grad = gradient.to(self._parameters[name].dtype)
+            parameter = self._parameters[name]
+            parameter.grad = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)
         self._clear()
 
     @property

@@ -138,7 +138,7 @@ def test_an_op_that_writes_into_a_gradient_that_is_held_is_refused():
 
 def test_kept_pieces_are_one_tensor():
     each = R(10, 3, 2)
-    kept, norms = Kept.made(lambda i, j: each[i:j].clone(), 10, uses.PART_BYTES // 3)
+    kept, norms = Kept.made(lambda i, j: each[i:j].clone(), 10, uses.PART_BYTES // 3, uses.squared_norms)
     assert [len(p) for p in kept.pieces] == [3, 3, 3, 1]
     torch.testing.assert_close(norms, each.flatten(1).square().sum(1))
     for start, stop in ((0, 10), (2, 4), (3, 6), (9, 10), (0, 1), (4, 10)):

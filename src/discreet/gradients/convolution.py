@@ -14,6 +14,7 @@ from discreet.gradients.uses import (
     SUM,
     Cost,
     Kept,
+    Measure,
     Use,
     gram_norms,
     leanest,
@@ -25,6 +26,7 @@ from discreet.gradients.uses import (
 WINDOW_BYTES = 1 << 21  # windows are unfolded for so many units at a time: they stay in the cache
 UNFOLDED_RESULT = 0.4  # nanoseconds for each value of a gradient that a batched product writes
 GROUPED_RESULT = 0.9  # and for one that a grouped convolution's backward writes
+WIDE = 8  # rows of so many places are worth taking apart by phases
 LEAST_CHANNELS, NARROW = 8, 5  # with fewer channels that works on padding, so many times longer
 
 
@@ -73,22 +75,31 @@ class Convolution:
         outputs = self._sides()[1]
         if math.prod(self.shape[2:]) == 1 and outputs.shape[2:] == self._sides()[0].shape[2:]:
             return 0.0
-        return 0.2 + 3 / outputs.shape[-1] + (0.4 if max(self.settings["stride"]) > 1 else 0.0)
+        strided = int(self.settings["stride"][-1]) > self._phases()
+        return 0.2 + 3 / outputs.shape[-1] + (0.4 if strided else 0.0)
+
+    def _phases(self) -> int:
+        """By how much rows are taken apart, so that windows at a stride lie side by side: the stride, if it fits."""
+        stride, outputs = int(self.settings["stride"][-1]), self._sides()[1]
+        fits = self.shape[-1] % stride == 0 and int(self.settings["dilation"][-1]) == 1
+        return stride if fits and outputs.shape[-1] >= WIDE else 1
 
     def norms(self) -> Tensor:
+        if self._kept is None and self._kernel() == "gram":
+            return torch.cat([gram_norms(w, r, _making(w, r)) for w, r in self._windows(0, self.units)])
+        return self.measured(squared_norms)
+
+    def measured(self, measure: Measure) -> Tensor:
+        """What is asked of the gradients, which are made for it, and kept if the kernel says so."""
         if self._kept is not None:
-            return self._kept.norms()
-        kernel = self._kernel()
-        if kernel == "gram":
-            pieces = [gram_norms(w, r, _making(w, r)) for w, r in self._windows(0, self.units)]
-            return torch.cat(pieces)
-        way, _, keep = kernel.partition("+")
+            return self._kept.measured(measure)
+        way, _, keep = self._kernel().partition("+")
         size = self.shape.numel() * self.inputs.element_size()
         if not keep:
-            return torch.cat([squared_norms(self._make(i, j, way)) for i, j in parts(self.units, size)])
-        self._kept, norms = Kept.made(partial(self._make, way=way), self.units, size)
+            return torch.cat([measure(self._make(i, j, way)) for i, j in parts(self.units, size)])
+        self._kept, found = Kept.made(partial(self._make, way=way), self.units, size, measure)
         self.inputs, self.gradients = (t.new_empty(0, *t.shape[1:]) for t in (self.inputs, self.gradients))  # may go
-        return norms
+        return found
 
     def _kernel(self) -> str:
         """The one that was chosen, if this convolution has it."""
@@ -173,9 +184,11 @@ class Convolution:
         """
         s, per_unit = self.settings, self.inputs.shape[0] // self.units
         inputs, outputs = self._sides()
-        groups, spatial = int(s["groups"]), outputs.dim() - 2
+        groups, spatial, phases = int(s["groups"]), outputs.dim() - 2, self._phases()
+        kernel, stride = [*self.shape[2:]], [int(v) for v in s["stride"]]
+        kernel[-1], stride[-1] = kernel[-1] // phases, stride[-1] // phases
         padding = [int(p) for p in reversed(s["padding"]) for _ in range(2)]
-        kernel = self.shape[2:]
+        padding[1] += -(inputs.shape[-1] + sum(padding[:2])) % phases
         window, channels = math.prod(self.shape[1:]), outputs.shape[1] // groups
         places_per_unit = per_unit * math.prod(outputs.shape[2:])
         size = max(1, WINDOW_BYTES // (groups * window * places_per_unit * inputs.element_size()))
@@ -184,16 +197,18 @@ class Convolution:
             images = inputs[first * per_unit : last * per_unit]
             if any(padding):
                 images = torch.nn.functional.pad(images, padding)
+            images = images.unflatten(-1, (-1, phases)).movedim(-1, 2)  # [images, channels, phases, ...]
+            images = images.contiguous() if phases > 1 else images
             for d in range(spatial):
                 reach = int(s["dilation"][d]) * (kernel[d] - 1) + 1
-                images = images.unfold(2 + d, reach, int(s["stride"][d]))[..., :: int(s["dilation"][d])]
-                images = images.narrow(2 + d, 0, outputs.shape[2 + d])
-            # [images, channels, *places, *kernel] to [units * groups, window, images of a unit * places]
+                images = images.unfold(3 + d, reach, stride[d])[..., :: int(s["dilation"][d])]
+                images = images.narrow(3 + d, 0, outputs.shape[2 + d])
+            # [images, channels, phases, *places, *kernel] to [units * groups, window, images of a unit * places]
             n = last - first
             images = images.reshape(n, per_unit, groups, -1, *images.shape[2:])
-            places = tuple(range(4, 4 + spatial))
-            kernels = tuple(range(4 + spatial, 4 + 2 * spatial))
-            images = images.permute(0, 2, 3, *kernels, 1, *places).reshape(n * groups, window, -1)
+            places = tuple(range(5, 5 + spatial))
+            kernels = tuple(range(5 + spatial, 5 + 2 * spatial))
+            images = images.permute(0, 2, 3, *kernels, 4, 1, *places).reshape(n * groups, window, -1)
             results = outputs[first * per_unit : last * per_unit].reshape(n, per_unit, groups, channels, -1)
             results = results.permute(0, 2, 1, 4, 3).reshape(n * groups, -1, channels)
             yield images.mT, results

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from discreet.errors import ConfigError, PrivacyError, positive
-from discreet.gradients.graph import Graph, walk
+from discreet.gradients.graph import Edge, Graph, walk
 from discreet.gradients.kernels import Peak, choose
-from discreet.gradients.preparation import combine, prepared
-from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, as_use, read
+from discreet.gradients.preparation import Way, combine
+from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, read
 from discreet.gradients.sites import Analysis, Site, analyse, inside, visit
 from discreet.gradients.uses import Known, Materialised, Use, squared_norms, sum_dtype
 
@@ -43,7 +43,7 @@ class Engine:
             raise ConfigError(
                 f"kernels are pinned for {', '.join(map(repr, unknown))}, which is no trainable parameter."
             )
-        self._known: dict[tuple[Any, ...], Analysis] = {}
+        self._known: dict[tuple[Any, ...], Structure] = {}
         self._plans: dict[tuple[Any, ...], dict[str, str]] = {}
         self.kernels: dict[str, str] = {}  # those of the last batch that was measured
         self.known: Known | None = None  # the batch, where its rows' norms are known
@@ -61,18 +61,20 @@ class Engine:
         refuse_by_name(graph, units)
         if units == 1:
             return self._single(losses, graph)
-        analysis = self._known.get(graph.signature)
-        shapes = None if probe or analysis is None else fitting(graph, analysis, units)
-        if analysis is None or shapes is None:
+        structure = self._known.get(graph.signature)
+        shapes = None if probe or structure is None else fitting(graph, structure.analysis, units)
+        if structure is None or shapes is None:
             analysis = analyse(graph, losses, units, own_tensors(self._model))
+            structure = Structure.of(graph, analysis, self.parameters)
             shapes = fitting(graph, analysis, units)
             self._known.pop(graph.signature, None)
             if analysis.evident:
-                remember(self._known, graph.signature, analysis)
+                remember(self._known, graph.signature, structure)
         key = graph.signature, shapes
         plan = self._plans.get(key) if measure else None
-        peak = Peak(graph, self._model.parameters()) if measure and plan is None and not analysis.recomputes else None
-        run = Pass(self, graph, analysis, units, plan)
+        again = structure.analysis.recomputes
+        peak = Peak(graph, self._model.parameters()) if measure and plan is None and not again else None
+        run = Pass(self, graph, structure, units, plan)
         uses = run.backward(losses)
         if measure and plan is None:
             plan = choose(uses, run.places, peak, self._memory, self._pins)
@@ -102,16 +104,51 @@ def remember(known: dict[Any, Any], key: Any, value: Any) -> None:
     known[key] = value
 
 
+@dataclass(frozen=True)
+class Take:
+    """One input of a site, which depends on parameters alone: what is to be known of it before a pass."""
+
+    number: int
+    op: str
+    edge: Edge
+    dtype: torch.dtype
+    ways: tuple[tuple[str, Way], ...]  # to each parameter below it
+
+
+@dataclass(frozen=True)
+class Structure:
+    """What is known of all graphs that have one structure."""
+
+    analysis: Analysis
+    takes: Mapping[int, tuple[Take, ...]]  # of each site
+    outputs: Mapping[int, tuple[int, ...]]
+    may_run_again: bool
+
+    @classmethod
+    def of(cls, graph: Graph, analysis: Analysis, parameters: Mapping[str, nn.Parameter]) -> "Structure":
+        takes: dict[int, tuple[Take, ...]] = {}
+        for site in analysis.sites:
+            found = []
+            for number in site.inputs:
+                edge, names = graph.inputs[site.node][number], site.below[number]
+                assert edge is not None
+                way, dtype = Way.of(graph, edge), sum_dtype(parameters[names[0]].dtype)
+                found.append(Take(number, graph.name(site.node), edge, dtype, tuple((name, way) for name in names)))
+            takes[site.node] = tuple(found)
+        again = any(may_run_again(graph, site) for site in analysis.sites)
+        return cls(analysis, takes, {site.node: tuple(site.outputs) for site in analysis.sites}, again)
+
+
 class Pass:
     """One backward pass, in which each parameter's gradients are taken apart as soon as they can be."""
 
     def __init__(
-        self, engine: Engine, graph: Graph, analysis: Analysis, units: int, plan: Mapping[str, str] | None
+        self, engine: Engine, graph: Graph, structure: Structure, units: int, plan: Mapping[str, str] | None
     ) -> None:
-        self._parameters, self._graph, self._analysis, self._units = engine.parameters, graph, analysis, units
-        self._known = engine.known
-        self._plan, self._sites = plan, {site.node: site for site in analysis.sites}
-        self._saved = read_saved(graph, analysis) if analysis.recomputes else None
+        self._parameters, self._graph, self._structure, self._units = engine.parameters, graph, structure, units
+        self._analysis = structure.analysis
+        self._known, self._plan = engine.known, plan
+        self._saved = read_saved(graph, self._analysis) if self._analysis.recomputes else None
         self._uses: dict[str, list[Use]] = {}
         self._held: list[tuple[Tensor, int]] = []  # what gradients will be made of, and its versions
         self.norms: dict[str, Tensor] = {}
@@ -119,68 +156,63 @@ class Pass:
 
     def backward(self, losses: Tensor) -> dict[str, Use]:
         """Run it; a use for each parameter that took part, measured where there is a plan."""
-        graph, analysis = self._graph, self._analysis
-        outputs = {n: site.outputs for n, site in self._sites.items()}
-        retain = any(may_run_again(graph, site) for site in analysis.sites)
-        visit(graph, losses, outputs, torch.ones_like(losses), self._visit, retain=retain, last=analysis.last)
+        known = self._structure
+        weights = torch.ones_like(losses)
+        visit(
+            self._graph, losses, known.outputs, weights, self._visit,
+            retain=known.may_run_again, last=known.analysis.last,
+        )  # fmt: skip
         if any(tensor._version != version for tensor, version in self._held):
             raise PrivacyError("an op of the model changes a gradient in place while it is taken apart by examples.")
         return {name: use for name in self._parameters if (use := combine(self._uses.get(name, [])))}
 
     def _visit(self, node: int, reached: dict[int, Tensor]) -> None:
         """Take the gradients of an op's parameters apart."""
-        site = self._sites[node]
         if not reached:
             return
         shared: dict[str, Any] = {}
-        for number in site.inputs:
-            edge = self._graph.inputs[site.node][number]
-            assert edge is not None
-            use = self._by_rule(site, number, reached, shared)
+        for take in self._structure.takes[node]:
+            use = self._by_rule(node, take, reached, shared)
             now = use is not None  # an op's own backward is not run inside the pass
             if use is None:
-                use = self._one_by_one(site, number, reached)
-            for name in site.below[number]:
-                found = prepared(self._graph, edge, name, self._parameters[name], use)
+                use = self._one_by_one(node, take, reached)
+            for name, way in take.ways:
+                found = way.back(self._graph, self._parameters[name], use)
                 self._uses.setdefault(name, []).append(found)
-                self.places[name] = site.node
+                self.places[name] = node
                 if now and self._plan is not None and self._analysis.uses[name] == 1:
                     found.kernel = self._plan.get(name)
                     self.norms[name] = found.norms()
                 self._held += [(tensor, tensor._version) for tensor in found.held()]
 
-    def _by_rule(self, site: Site, number: int, reached: dict[int, Tensor], shared: dict[str, Any]) -> Use | None:
+    def _by_rule(self, node: int, take: Take, reached: dict[int, Tensor], shared: dict[str, Any]) -> Use | None:
         """The use by the op's rule, or None where there is no rule that covers this call."""
-        graph, name = self._graph, self._graph.name(site.node)
-        edge, rule = graph.inputs[site.node][number], RULES.get((name, number))
-        if rule is None or edge is None or 0 not in reached or any(g.is_complex() for g in reached.values()):
+        rule = RULES.get((take.op, take.number))
+        if rule is None or 0 not in reached or any(g.is_complex() for g in reached.values()):
             return None
-        if len(reached) > 1 and name not in SEVERAL_OUTPUTS:
+        if len(reached) > 1 and take.op not in SEVERAL_OUTPUTS:
             return None
-        others = {k: g for k, g in reached.items() if k}
-        values = read(graph.nodes[site.node], rule.saves) if self._saved is None else self._saved[site.node, number]
-        shape, dtype = graph.shape(edge), self._dtype(site, number)
-        rows = site.outputs[0].rows
-        made = rule.make(Call(self._units, rows, reached[0], others, number, shape, values, dtype, shared, self._known))
-        return None if made is None else as_use(made)
+        graph, others = self._graph, {k: g for k, g in reached.items() if k}
+        values = read(graph.nodes[node], rule.saves) if self._saved is None else self._saved[node, take.number]
+        rows, shape = self._analysis.rows[node], graph.shape(take.edge)
+        call = Call(self._units, rows, reached[0], others, take.number, shape, values, take.dtype, shared, self._known)
+        made = rule.make(call)
+        return Materialised(made) if isinstance(made, Tensor) else made
 
-    def _one_by_one(self, site: Site, number: int, reached: dict[int, Tensor]) -> Use:
+    def _one_by_one(self, node: int, take: Take, reached: dict[int, Tensor]) -> Use:
         """The fallback for an op without a rule."""
-        graph, edge = self._graph, self._graph.inputs[site.node][number]
-        assert edge is not None
+        graph, edge = self._graph, take.edge
         if self._analysis.recomputes:
             raise PrivacyError(
-                f"op {graph.name(site.node)} has no rule and its saved values are recomputed (checkpointing), "
-                f"so {' and '.join(map(repr, site.below[number]))} cannot be bounded; leave this part of the "
+                f"op {take.op} has no rule and its saved values are recomputed (checkpointing), so "
+                f"{' and '.join(repr(name) for name, _ in take.ways)} cannot be bounded; leave this part of the "
                 "model out of the checkpoint."
             )
+        site = next(site for site in self._analysis.sites if site.node == node)
         rows = {k: m.rows for k, m in site.outputs.items()}
         made = graph.nodes[edge[0]]._input_metadata[edge[1]].dtype
-        dtype = made if made.is_complex else self._dtype(site, number)
-        return OneByOne(graph.nodes[site.node], number, reached, rows, self._units, graph.shape(edge), dtype)
-
-    def _dtype(self, site: Site, number: int) -> torch.dtype:
-        return sum_dtype(self._parameters[site.below[number][0]].dtype)
+        dtype = made if made.is_complex else take.dtype
+        return OneByOne(graph.nodes[node], take.number, reached, rows, self._units, graph.shape(edge), dtype)
 
 
 @dataclass
@@ -199,6 +231,11 @@ class UnitGradients:
 
     def norms(self) -> dict[str, Tensor]:
         """Squared norms per unit, for each parameter."""
+        if len(self._cancelling) < len(self.uses) or len(self._norms) < len(self.parameters):
+            self._measure()
+        return {name: self._norms[name] for name in self.parameters}
+
+    def _measure(self) -> None:
         for name, use in self.uses.items():
             if name in self._cancelling:
                 continue
@@ -210,13 +247,14 @@ class UnitGradients:
         for name, parameter in self.parameters.items():
             if name not in self._norms:
                 self._norms[name] = parameter.new_zeros(self.units, dtype=sum_dtype(parameter.dtype))
-        return {name: self._norms[name] for name in self.parameters}
 
     def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
         """Add the sum over units of weight * gradient to `out`, parameter by parameter."""
         self.norms()
         for name, use in self.uses.items():
-            factors = weights[name].to(out[name].dtype)
+            factors = weights[name]
+            if factors.dtype != out[name].dtype:
+                factors = factors.to(out[name].dtype)
             if self._cancelling[name]:
                 factors = factors.clone()
             for unit in self._cancelling[name]:  # added as they were measured, and not by their terms

@@ -1,11 +1,14 @@
 """Uses that are made of other uses: several of one parameter, and those of something made of a parameter."""
 
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
+from discreet.gradients.convolution import Convolution
 from discreet.gradients.graph import Edge, Graph
 from discreet.gradients.sites import REARRANGEMENTS
 from discreet.gradients.uses import Cost, Materialised, OuterProducts, Single, Use, parts, squared_norms, sum_dtype
@@ -126,20 +129,23 @@ class Prepared:
 
     def _measure(self) -> tuple[Tensor, Tensor]:
         if self._measured is None:
-            if self.kernel is not None and self.kernel.endswith("+keep"):
-                self.use.norms()  # makes and keeps them
             form = None if self._coarse else Rescaling.of(self)
-            found = [self._measure_part(self.use.each(i, j), form) for i, j in self._parts()]
-            self._measured = torch.cat([before for before, _ in found]), torch.cat([after for _, after in found])
+            measure = partial(self._measure_part, form=form)
+            if isinstance(self.use, (OuterProducts, Convolution)):
+                found = self.use.measured(measure)
+            else:
+                found = torch.cat([measure(self.use.each(i, j)) for i, j in self._parts()])
+            self._measured = found[:, 0], found[:, 1]
         return self._measured
 
-    def _measure_part(self, gradients: Tensor, form: "Rescaling | None") -> tuple[Tensor, Tensor]:
+    def _measure_part(self, gradients: Tensor, form: "Rescaling | None") -> Tensor:
+        """Squared norms before and after the pull, as two columns."""
         if form is None:
-            return squared_norms(gradients), squared_norms(self.pull(gradients))
+            return torch.stack([squared_norms(gradients), squared_norms(self.pull(gradients))], 1)
         before, after, longest = form.norms(gradients)
         for unit in torch.nonzero(~(after >= 0.02 * longest)).flatten().tolist():  # rounding would show
             after[unit] = squared_norms(self.pull(gradients[unit : unit + 1]))[0]
-        return before, after
+        return torch.stack([before, after], 1)
 
     def lengths(self) -> Tensor | None:
         """Of the terms after they are pulled: by how much that lengthens is taken from the unit it lengthens most."""
@@ -173,7 +179,7 @@ class Rescaling:
     Standardised and normalised weights are such: for output o a gradient v becomes a v + U M U'v, with U the two
     directions (constant, and the weights less their mean) and a number a and a matrix M of o's own. So norms after it
     follow from the norm before it and two inner products. Whether it is one is seen each time by pulling the two
-    directions and a random third, which determine a and M and leave nothing else.
+    directions, each with the same random one added or taken off, which determines a and M and leaves nothing else.
     """
 
     def __init__(self, scale: Tensor, matrix: Tensor, directions: Tensor) -> None:
@@ -189,16 +195,17 @@ class Rescaling:
         flat = weight.reshape(len(weight), -1).to(sum_dtype(weight.dtype))
         generator = torch.Generator()
         generator.seed()
-        random = torch.randn(flat.shape, generator=generator).to(flat)
+        random = torch.rand(flat.shape, generator=generator).to(flat).sub_(0.5)
+        random /= 2 * torch.linalg.vector_norm(random, dim=1, keepdim=True)
         directions = torch.stack([torch.ones_like(flat), flat - flat.mean(1, keepdim=True)], 1)
         directions /= torch.linalg.vector_norm(directions, dim=2, keepdim=True)
-        tried = torch.cat([directions, random[:, None]], 1)  # [outputs, 3, values]
-        pulled = prepared.pull(tried.transpose(0, 1).reshape(3, *weight.shape))
-        pulled = pulled.reshape(3, *flat.shape).transpose(0, 1)
-        inside = tried @ directions.mT  # [outputs, 3, 2]
-        outside = random - (inside[:, 2:] @ directions)[:, 0]
-        scale = (outside * pulled[:, 2]).sum(1) / outside.square().sum(1)
-        matrix = (pulled @ directions.mT - scale[:, None, None] * inside)[:, :2]
+        tried = directions + torch.stack([random, -random], 1)  # [outputs, 2, values]
+        pulled = prepared.pull(tried.transpose(0, 1).reshape(2, *weight.shape))
+        pulled = pulled.reshape(2, *flat.shape).transpose(0, 1)
+        inside = tried @ directions.mT  # [outputs, 2, 2]
+        outside = tried[:, 0] - (inside[:, :1] @ directions)[:, 0]
+        scale = (outside * pulled[:, 0]).sum(1) / outside.square().sum(1)
+        matrix = _inverse(inside) @ (pulled @ directions.mT) - scale[:, None, None] * torch.eye(2).to(scale)
         expected = scale[:, None, None] * tried + (inside @ matrix) @ directions
         error = torch.linalg.vector_norm(expected - pulled, dim=2)
         size = torch.linalg.vector_norm(pulled, dim=2).amax(1, keepdim=True)
@@ -215,27 +222,48 @@ class Rescaling:
         return squared.sum(1), longest + taken, longest
 
 
-def prepared(graph: Graph, edge: Edge, name: str, parameter: nn.Parameter, use: Use) -> Use:
-    """The use of a parameter at an op's input, whatever was done to the parameter on the way."""
-    while graph.name(edge[0]) == "ToCopyBackward0":  # a cast (autocast): sums are taken in float32, above and below it
-        cast = graph.inputs[edge[0]][0]
-        assert cast is not None
-        edge = cast
-    if edge[0] in graph.leaves:
-        return use
-    path: list[str] = []
-    i = edge[0]
-    while i not in graph.leaves and graph.name(i) in REARRANGEMENTS:
-        path.append(graph.name(i))
-        below = [e[0] for e in graph.inputs[i] if e is not None]
-        if len(below) != 1:
-            break
-        i = below[0]
-    only_rearranged = i in graph.leaves
-    if (
-        only_rearranged
-        and isinstance(use, OuterProducts)
-        and [op for op in path if op != "ToCopyBackward0"] == ["TBackward0"]
-    ):
-        return use.transposed()
-    return Prepared(use, GradientEdge(graph.nodes[edge[0]], edge[1]), parameter, isometric=only_rearranged)
+def _inverse(matrices: Tensor) -> Tensor:
+    """Of matrices [n, 2, 2]; not finite where there is none."""
+    a, b, c, d = matrices.flatten(1).unbind(1)
+    return torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / (a * d - b * c)[:, None, None]
+
+
+@dataclass(frozen=True)
+class Way:
+    """What lies between an op's input and the parameter it is made of: as the structure of a graph has it.
+
+    `edge` is where the way begins (casts are left out: sums are taken in float32, above and below them). `direct`:
+    there is nothing else; `turned`: one transposition; `isometric`: it only rearranges.
+    """
+
+    edge: Edge
+    direct: bool
+    turned: bool
+    isometric: bool
+
+    @classmethod
+    def of(cls, graph: Graph, edge: Edge) -> "Way":
+        while graph.name(edge[0]) == "ToCopyBackward0":
+            cast = graph.inputs[edge[0]][0]
+            assert cast is not None
+            edge = cast
+        path: list[str] = []
+        i = edge[0]
+        while i not in graph.leaves and graph.name(i) in REARRANGEMENTS:
+            path.append(graph.name(i))
+            below = [e[0] for e in graph.inputs[i] if e is not None]
+            if len(below) != 1:
+                break
+            i = below[0]
+        ends = i in graph.leaves
+        turned = [op for op in path if op != "ToCopyBackward0"] == ["TBackward0"]
+        return cls(edge, edge[0] in graph.leaves, ends and turned, ends)
+
+    def back(self, graph: Graph, parameter: nn.Parameter, use: Use) -> Use:
+        """The use of the parameter, from that of what was made of it."""
+        if self.direct:
+            return use
+        if self.turned and isinstance(use, OuterProducts):
+            return use.transposed()
+        edge = GradientEdge(graph.nodes[self.edge[0]], self.edge[1])
+        return Prepared(use, edge, parameter, isometric=self.isometric)

@@ -41,7 +41,7 @@ class Call:
     def split(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units, rows, ...], in the dtype sums are taken in."""
         split = self.rows.split(tensor, self.units)
-        return split.to(self.dtype) if split.is_floating_point() else split
+        return split.to(self.dtype) if split.dtype != self.dtype and split.is_floating_point() else split
 
     def images(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units * rows, ...], unit by unit."""
@@ -423,8 +423,3 @@ def _convolution_bias(call: Call) -> Tensor | None:
         return None
     g = call.split(call.gradient)
     return g.flatten(3).sum((1, 3))
-
-
-def as_use(made: Use | Tensor) -> Use:
-    """What a rule returned, as a use."""
-    return Materialised(made) if isinstance(made, Tensor) else made

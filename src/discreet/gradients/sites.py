@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from discreet.errors import PrivacyError
 from discreet.gradients.graph import Edge, Graph, Node, is_leaf
-from discreet.gradients.rows import Match, Matching, random_labels
+from discreet.gradients.rows import Match, Matching, Rows, random_labels
 
 # ops that only rearrange a parameter: its value is the same for every unit above them, and so is its norm
 REARRANGEMENTS = {
@@ -50,6 +50,11 @@ class Analysis:
     evident: bool
     recomputes: bool
     last: tuple[int, ...]
+
+    @cached_property
+    def rows(self) -> dict[int, Rows]:
+        """Where the units stand in each site's first output, if it is used."""
+        return {site.node: site.outputs[0].rows for site in self.sites if 0 in site.outputs}
 
     @cached_property
     def uses(self) -> Counter[str]:

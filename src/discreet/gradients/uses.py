@@ -57,13 +57,17 @@ class Use(Protocol):
     def select(self, units: Tensor) -> "Use": ...
 
 
+_SUMMED = (torch.float32, torch.float64, torch.complex64, torch.complex128)
+
+
 def squared_norms(tensor: Tensor) -> Tensor:
     """Squared norm of each row, [units, ...] to [units], in float32 at least.
 
     Long rows are summed in blocks of 256 values, which is faster than squaring and keeps float32 accurate to 2e-7.
     """
-    flat = tensor.reshape(tensor.shape[0], -1)
-    flat = flat if flat.is_complex() else flat.to(sum_dtype(tensor.dtype))
+    flat = tensor if tensor.dim() == 2 else tensor.reshape(tensor.shape[0], -1)
+    if flat.dtype not in _SUMMED:
+        flat = flat.to(sum_dtype(tensor.dtype))
     blocks = flat.shape[1] // 256
     if blocks < 4:
         return torch.linalg.vector_norm(flat, dim=1).square_()
@@ -84,6 +88,7 @@ def parts(units: int, bytes_per_unit: int) -> list[tuple[int, int]]:
     return [(start, min(units, start + size)) for start in range(0, units, size)]
 
 
+_FEW = 1 << 14  # values that are squared in float64 in less time than it takes to look whether that is needed
 _SMALL = 1e-14  # lengths below it have squares that float32 cannot hold to full accuracy
 
 
@@ -113,6 +118,9 @@ class Known:
 
 def _products(left: Tensor, right: Tensor, factors: tuple[Tensor | None, Tensor | None]) -> Tensor:
     """Squared norms of outer products of one row each, also where one factor is tiny and the other huge."""
+    if left.numel() + right.numel() <= _FEW and factors == (None, None):
+        one, other = (torch.linalg.vector_norm(t, dim=(1, 2), dtype=torch.float64) for t in (left, right))
+        return one.mul_(other).square_().to(left.dtype)
     one, other = (squared_norms(t) if f is None else f for t, f in zip((left, right), factors, strict=True))
     found = one * other
     if not bool(torch.minimum(one, other).min() >= _SMALL**2):
@@ -164,6 +172,9 @@ class Materialised(Single):
         return Materialised(self.gradients[units])
 
 
+Measure = Callable[[Tensor], Tensor]  # what is asked of some units' gradients, a row for each
+
+
 class Kept:
     """Gradients that were made, some units at a time, and wait for the sum."""
 
@@ -171,17 +182,19 @@ class Kept:
         self.pieces = pieces
 
     @classmethod
-    def made(cls, make: Callable[[int, int], Tensor], units: int, bytes_per_unit: int) -> "tuple[Kept, Tensor]":
-        """All units' gradients, and their squared norms."""
-        pieces, norms = [], []
+    def made(
+        cls, make: Callable[[int, int], Tensor], units: int, bytes_per_unit: int, measure: "Measure"
+    ) -> "tuple[Kept, Tensor]":
+        """All units' gradients, and what was measured of them while they were in the cache."""
+        pieces, found = [], []
         for start, stop in parts(units, bytes_per_unit):
             piece = make(start, stop)
-            norms.append(squared_norms(piece))
+            found.append(measure(piece))
             pieces.append(piece)
-        return cls(pieces), torch.cat(norms)
+        return cls(pieces), torch.cat(found)
 
-    def norms(self) -> Tensor:
-        return torch.cat([squared_norms(piece) for piece in self.pieces])
+    def measured(self, measure: Measure) -> Tensor:
+        return torch.cat([measure(piece) for piece in self.pieces])
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         for piece, factors in zip(self.pieces, weights.split([len(p) for p in self.pieces]), strict=True):
@@ -250,19 +263,26 @@ class OuterProducts:
         }
 
     def norms(self) -> Tensor:
-        if self._kept is not None:
-            return self._kept.norms()
-        if self.left.shape[1] == 1:
+        if self._kept is None and self.left.shape[1] == 1:
             return _products(self.left, self.right, self.factors)
-        kernel = self.kernel or leanest(self.kernels())
-        if kernel == "gram":
+        if self._kept is None and self._chosen() == "gram":
             return gram_norms(self.left, self.right, self._make)
+        return self.measured(squared_norms)
+
+    def measured(self, measure: Measure) -> Tensor:
+        """What is asked of the gradients, which are made for it, and kept if the kernel says so."""
+        if self._kept is not None:
+            return self._kept.measured(measure)
         size = self.left.shape[2] * self.right.shape[2] * self.left.element_size()
-        if kernel == "product":
-            return torch.cat([squared_norms(self._make(i, j)) for i, j in parts(self.units, size)])
-        self._kept, norms = Kept.made(self._make, self.units, size)
+        if not self._chosen().endswith("+keep"):
+            return torch.cat([measure(self._make(i, j)) for i, j in parts(self.units, size)])
+        self._kept, found = Kept.made(self._make, self.units, size, measure)
         self.left, self.right = (t.new_empty(self.units, 0, t.shape[2]) for t in (self.left, self.right))  # may go
-        return norms
+        return found
+
+    def _chosen(self) -> str:
+        """The kernel; one row a unit has no choice."""
+        return self.kernel or (leanest(self.kernels()) if self.left.shape[1] > 1 else "product")
 
     def lengths(self) -> Tensor | None:
         if self._kept is not None or self.left.shape[1] == 1:
@@ -274,11 +294,11 @@ class OuterProducts:
         if self._kept is not None:
             self._kept.add_weighted(weights, out)
             return
-        left, right = self.left, self.right
+        left, right, weights = self.left, self.right, weights.view(-1, 1, 1)
         if left.shape[2] <= right.shape[2]:
-            left = left * weights[:, None, None]
+            left = left * weights
         else:
-            right = right * weights[:, None, None]
+            right = right * weights
         out.addmm_(left.flatten(0, 1).t(), right.flatten(0, 1))
 
     def _make(self, start: int, stop: int) -> Tensor:
