@@ -30,10 +30,15 @@ class Sums(Protocol):
     ) -> dict[str, Tensor]: ...
 
 
+PIECE = 1 << 20  # values that are noised at a time on the CPU: in the cache
+_PIECE_ELSEWHERE = 1 << 24
+
+
 class FloatSums:
     """Sums in floating point: one flat buffer a dtype and device, and each tensor's view of it.
 
-    `like` has a tensor of the same shape, dtype and device for everything that is summed.
+    `like` has a tensor of the same shape, dtype and device for everything that is summed. The buffers are there from
+    the first addition to the release, which hands them out: a backward pass has the memory for itself.
     """
 
     def __init__(self, like: Mapping[str, Tensor]) -> None:
@@ -45,31 +50,31 @@ class FloatSums:
         self._places: dict[
             str, tuple[Sequence[int], Sequence[int], int]
         ] = {}  # in the flat buffer: shape, strides, start
-        self._views: dict[str, Tensor] = {}
-        self._flats: dict[tuple[torch.device, torch.dtype], Tensor] = {}
-        for (device, dtype), names in self._groups.items():
-            starts = [0, *accumulate(self._sizes[n] for n in names)]
+        for names in self._groups.values():
+            starts = accumulate((self._sizes[n] for n in names), initial=0)
             for name, start in zip(names, starts, strict=False):
                 contiguous = torch.empty(like[name].shape, device="meta").stride()
                 self._places[name] = tuple(like[name].shape), contiguous, start
-            flat = torch.zeros(starts[-1], dtype=dtype, device=device)
-            self._flats[device, dtype] = flat
-            self._views.update(self._split(flat, names))
-        self._used = False
+        largest = min(PIECE, sum(self._sizes.values()))
+        self._room = {dtype: torch.empty(largest, dtype=dtype) for _, dtype in self._groups}
+        self._views: dict[str, Tensor] = {}
+        self._flats: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
-    def _split(self, flat: Tensor, names: list[str]) -> dict[str, Tensor]:
-        return {n: flat.as_strided(*self._places[n]) for n in names}
+    def _open(self) -> dict[str, Tensor]:
+        """Each tensor's view; zero, if nothing was added before."""
+        if not self._views:
+            for (device, dtype), names in self._groups.items():
+                flat = torch.zeros(sum(self._sizes[n] for n in names), dtype=dtype, device=device)
+                self._flats[device, dtype] = flat
+                self._views.update({n: flat.as_strided(*self._places[n]) for n in names})
+        return self._views
 
     def clear(self) -> None:
-        if self._used:
-            self._used = False
-            for flat in self._flats.values():
-                flat.zero_()
+        self._views, self._flats = {}, {}
 
     def add_weighted(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None:
         """Add the sum over units of weight * gradient."""
-        self._used = True
-        gradients.add_weighted(weights, self._views)
+        gradients.add_weighted(weights, self._open())
 
     def add_rows(self, rows: Tensor, columns: Columns) -> None:
         """Add contributions, one a row; `columns` are those of each tensor."""
@@ -77,9 +82,9 @@ class FloatSums:
 
     def add(self, totals: Mapping[str, Tensor]) -> None:
         """Add what was summed already."""
-        self._used = True
+        views = self._open()
         for name, total in totals.items():
-            view = self._views[name]
+            view = views[name]
             view.add_(total.reshape(view.shape))
 
     def release(
@@ -87,20 +92,28 @@ class FloatSums:
     ) -> dict[str, Tensor]:
         """(Sum + noise) * factor for each tensor, and the sums are cleared.
 
-        The noise is drawn on the CPU, whatever the device.
+        The noise is drawn on the CPU, whatever the device, and piece by piece.
         """
-        found: dict[str, Tensor] = {}
-        for key, names in self._groups.items():
-            flat = self._flats[key]
-            drawn = torch.full(flat.shape, torch.nan, dtype=flat.dtype)
-            for start, stop, scale in self._stretches(names, scales):
-                noise.sample(drawn[start:stop], scale, source)
-            if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
-                raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
-            total = drawn.to(flat.device).add_(flat)
-            found.update(self._split(total if factor == 1 else total.mul_(factor), names))
+        found = self._open()
+        flats = self._flats
         self.clear()
+        for key, names in self._groups.items():
+            flat, size = flats[key], PIECE if key[0].type == "cpu" else _PIECE_ELSEWHERE
+            for start, stop, scale in self._stretches(names, scales):
+                for first in range(start, stop, size):
+                    piece = flat[first : min(stop, first + size)]
+                    drawn = self._drawn(noise, len(piece), flat.dtype, scale, source)
+                    piece.add_(drawn.to(flat.device))
+                    if factor != 1:
+                        piece.mul_(factor)
         return found
+
+    def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: Source) -> Tensor:
+        drawn = self._room[dtype][:count] if count <= len(self._room[dtype]) else torch.empty(count, dtype=dtype)
+        noise.sample(drawn.fill_(torch.nan), scale, source)
+        if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
+            raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
+        return drawn
 
     def _stretches(self, names: list[str], scales: Mapping[str, float]) -> Iterator[tuple[int, int, float]]:
         """Stretches of the flat buffer with one scale each."""

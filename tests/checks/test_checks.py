@@ -55,7 +55,7 @@ def test_training_too_short_says_nothing():
 
 def broken_release(self, noise, scales, source, factor=1.0):
     """The bounded sums, three times over, and no noise."""
-    found = {n: view.clone() * 3 * factor for n, view in self._views.items()}
+    found = {n: view.clone() * 3 * factor for n, view in self._open().items()}
     self.clear()
     return found
 

@@ -88,7 +88,6 @@ def parts(units: int, bytes_per_unit: int) -> list[tuple[int, int]]:
     return [(start, min(units, start + size)) for start in range(0, units, size)]
 
 
-_FEW = 1 << 14  # values that are squared in float64 in less time than it takes to look whether that is needed
 _SMALL = 1e-14  # lengths below it have squares that float32 cannot hold to full accuracy
 
 
@@ -118,16 +117,21 @@ class Known:
 
 def _products(left: Tensor, right: Tensor, factors: tuple[Tensor | None, Tensor | None]) -> Tensor:
     """Squared norms of outer products of one row each, also where one factor is tiny and the other huge."""
-    if left.numel() + right.numel() <= _FEW and factors == (None, None):
-        one, other = (torch.linalg.vector_norm(t, dim=(1, 2), dtype=torch.float64) for t in (left, right))
-        return one.mul_(other).square_().to(left.dtype)
-    one, other = (squared_norms(t) if f is None else f for t, f in zip((left, right), factors, strict=True))
-    found = one * other
-    if not bool(torch.minimum(one, other).min() >= _SMALL**2):
-        weak = ~(torch.minimum(one, other) >= _SMALL**2)
+    pairs = zip((left, right), factors, strict=True)
+    one, other = (_row_lengths(t) if known is None else known.sqrt() for t, known in pairs)
+    found = (one * other).square_()
+    if not torch.minimum(one, other).min().item() >= _SMALL:
+        weak = ~(torch.minimum(one, other) >= _SMALL)
         lengths = row_lengths(left[weak]) * row_lengths(right[weak])
         found[weak] = lengths.square().squeeze(1).to(found.dtype)
     return found
+
+
+def _row_lengths(tensor: Tensor) -> Tensor:
+    """The length of each unit's only row."""
+    if tensor.shape[2] < 1024:
+        return torch.linalg.vector_norm(tensor, dim=(1, 2))
+    return squared_norms(tensor).sqrt_()
 
 
 class Single:
