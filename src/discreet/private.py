@@ -314,23 +314,29 @@ class Private(Handle):
         if gradients.strangers:
             self._refuse_strangers(gradients.strangers)
         if self._probes is not None:
-            self._probes.look(gradients, plain, chunk.units)
+            self._probes.compare(gradients, plain)
+        self._add(gradients, losses.detach().isfinite(), chunk.slots)
+        if self._probes is not None:
+            del gradients, plain  # a replay needs room
+            self._probes.replay(chunk.units)
+
+    @torch.no_grad()
+    def _add(self, gradients: UnitGradients, finite: Tensor, slots: Tensor | None) -> None:
+        """Add the units' gradients to the sums, or to their microbatches."""
         if self._slots is None:
-            self._aggregate.add(gradients, losses.detach().isfinite())
+            self._aggregate.add(gradients, finite)
             return
-        assert chunk.slots is not None
-        with torch.no_grad():
-            finite = losses.detach().isfinite()
-            for squared in gradients.norms().values():
-                finite &= squared.isfinite()
-            kept = finite.nonzero().squeeze(1)
-            self._slots.add(gradients.select(kept), chunk.slots[kept.cpu()])
+        assert slots is not None
+        for squared in gradients.norms().values():
+            finite &= squared.isfinite()
+        kept = finite.nonzero().squeeze(1)
+        self._slots.add(gradients.select(kept), slots[kept.cpu()])
 
     def _accumulate_outputs(self, losses: Tensor, chunk: _Chunk) -> None:
         """The bound works inside the network: what comes out of the one backward pass is bounded already."""
         found = self._gate.sums(losses, chunk.units)
         if self._probes is not None:
-            self._probes.look(None, None, chunk.units)
+            self._probes.replay(chunk.units)
         self._aggregate.add_bounded(found)
 
     def _refuse_strangers(self, strangers: Sequence[Tensor]) -> None:
@@ -458,11 +464,15 @@ class _Probes:
         return dict(zip(parameters, found, strict=True))
 
     @torch.no_grad()
-    def look(self, gradients: UnitGradients | None, plain: Mapping[str, Tensor | None] | None, rows: int) -> None:
-        """Compare the sums, and replay the call that was kept."""
-        if plain is not None and gradients is not None:
+    def compare(self, gradients: UnitGradients, plain: Mapping[str, Tensor | None] | None) -> None:
+        """Compare the sums with autograd's own."""
+        if plain is not None:
             check_sums(gradients, plain)
             self._summed = True
+
+    @torch.no_grad()
+    def replay(self, rows: int) -> None:
+        """Replay the call that was kept."""
         calls, self._recorder.calls = self._recorder.calls, None
         self.remove()
         if self.replayed or calls is None:

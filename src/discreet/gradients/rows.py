@@ -86,7 +86,7 @@ class Matching:
     """
 
     def __init__(self, plain: Tensor, units: int) -> None:
-        self._plain, self._units = plain, units
+        self._plain, self._units = plain, units  # all of it is kept: some ops at a time
         self._left = [rows for rows in CANDIDATES if rows.per_unit(plain.shape, units) is not None]
 
     def compare(self, scaled: Tensor, labels: Tensor) -> None:
@@ -99,9 +99,62 @@ class Matching:
         if not self._left:
             return None
         rows = self._left[0]
-        parts = _blocks(rows.split(self._plain, self._units))
-        active = torch.cat([(p != 0).flatten(1).any(1) & p.isfinite().flatten(1).all(1) for p in parts])
-        return Match(rows, folded=self._plain.shape[rows.dim] > self._units, evident=int(active.sum()) > 1)
+        evident = _evident(rows.split(self._plain, self._units))
+        return Match(rows, folded=self._plain.shape[rows.dim] > self._units, evident=evident)
+
+
+def _evident(split: Tensor) -> bool:
+    """Whether two units have gradients that are not zero, and finite."""
+    active = [(p != 0).flatten(1).any(1) & p.isfinite().flatten(1).all(1) for p in _blocks(split)]
+    return int(torch.cat(active).sum()) > 1
+
+
+
+
+class Fingerprints:
+    """The same for the usual reading alone (rows unit by unit, first), without keeping the gradients.
+
+    Labels are powers of two, so what is divided by them again has the bits it would have without them. Each unit's bits
+    are kept as one random combination, modulo 2^64: of values that differ anywhere, it agrees in one of 2^32 cases.
+    None is found where anything differs, also for harmless reasons (underflow, values that are not finite).
+    """
+
+    def __init__(self, plain: Tensor, units: int) -> None:
+        self._rows, self._units = Rows(0), units
+        self._agree = plain.is_floating_point() and self._rows.per_unit(plain.shape, units) is not None
+        if self._agree:
+            generator = torch.Generator()
+            generator.seed()
+            words = -(-plain.element_size() // 4)  # of up to 32 bits: a word that differs is not a multiple of 2^32
+            size = words * plain.numel() // units
+            self._factors = torch.randint(-(2**63), 2**63 - 1, (size,), generator=generator).to(plain.device)
+            self._folded = plain.shape[0] > units
+            split = self._rows.split(plain, units)
+            self._before = self._of(split, None)
+            self._evident = _evident(split)
+
+    def compare(self, scaled: Tensor, labels: Tensor) -> None:
+        """Compare with the gradients for other labels."""
+        if self._agree:
+            self._agree = torch.equal(self._before, self._of(self._rows.split(scaled, self._units), labels))
+
+    def _of(self, split: Tensor, labels: Tensor | None) -> Tensor:
+        blocks = _blocks(split)
+        over = None if labels is None else (1 / labels).to(split).split([len(b) for b in blocks])
+        found = []
+        for i, block in enumerate(blocks):
+            rows = block.flatten(1)
+            rows = rows.clone(memory_format=torch.contiguous_format) if over is None else rows * over[i][:, None]
+            rows = rows.contiguous().add_(0.0)  # there is one zero, not two
+            bits = rows.view(torch.int16 if rows.element_size() == 2 else torch.int32).to(torch.int64)
+            found.append(bits.mul_(self._factors).sum(1))
+        return torch.cat(found)
+
+    def found(self) -> Match | None:
+        """Where the units stand, if they stand there."""
+        if not self._agree:
+            return None
+        return Match(self._rows, folded=self._folded, evident=self._evident)
 
 
 _BLOCK = 1 << 20  # values compared at a time

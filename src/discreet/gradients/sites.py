@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from discreet.errors import PrivacyError
 from discreet.gradients.graph import Edge, Graph, Node, is_leaf
-from discreet.gradients.rows import Match, Matching, Rows, random_labels
+from discreet.gradients.rows import Fingerprints, Match, Matching, Rows, random_labels
 
 # ops that only rearrange a parameter: its value is the same for every unit above them, and so is its norm
 REARRANGEMENTS = {
@@ -138,8 +138,7 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
         unseen = [n for n in candidates if n not in seen]
         if unseen:
             ahead = _preparations(graph, shared, own, units)
-            for some in _in_turns(graph, list(dict.fromkeys([*unseen, *ahead]))):
-                seen |= _matches(graph, losses, units, some, labels)
+            seen |= _looked_at(graph, losses, units, list(dict.fromkeys([*unseen, *ahead])), labels)
         for n in candidates:
             matches = seen[n]
             told = all(m is None or m.evident for m in matches.values())
@@ -175,7 +174,7 @@ _TURN_BYTES = 1 << 28  # gradients that are held at a time, to be compared
 
 def _in_turns(graph: Graph, candidates: Sequence[int]) -> list[list[int]]:
     """The candidates some at a time, so that their gradients take little memory."""
-    turns: list[list[int]] = [[]]
+    turns: list[list[int]] = [[]] if candidates else []
     size = 0
     for n in candidates:
         size += sum(4 * graph.shape((n, number)).numel() for number in graph.outputs.get(n, []))
@@ -197,15 +196,32 @@ def _preparations(graph: Graph, shared: set[int], own: Sequence[Tensor], units: 
     return [n for n in dict.fromkeys(found) if n not in shared]
 
 
-def _matches(
+Found = dict[int, dict[int, Match | None]]
+
+
+def _looked_at(
     graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor]
-) -> dict[int, dict[int, Match | None]]:
-    """Where the units stand in the outputs of ops that a gradient reaches."""
+) -> Found:
+    """Where the units stand in the outputs of ops that a gradient reaches.
+
+    Most have them where they usually are, which fingerprints tell; the gradients of the others are kept and compared.
+    """
+    found = _matches(graph, losses, units, candidates, labels, Fingerprints)
+    others = [n for n, matches in found.items() if any(m is None for m in matches.values())]
+    for some in _in_turns(graph, others):
+        found |= _matches(graph, losses, units, some, labels, Matching)
+    return found
+
+
+def _matches(
+    graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor],
+    how: type[Fingerprints] | type[Matching],
+) -> Found:  # fmt: skip
     outputs = {n: graph.outputs.get(n, []) for n in candidates}
-    known: dict[int, dict[int, Matching]] = {n: {} for n in candidates}
+    known: dict[int, dict[int, Fingerprints | Matching]] = {n: {} for n in candidates}
 
     def begin(n: int, gradients: dict[int, Tensor]) -> None:
-        known[n] = {k: Matching(gradient, units) for k, gradient in gradients.items()}
+        known[n] = {k: how(gradient, units) for k, gradient in gradients.items()}
 
     visit(graph, losses, outputs, torch.ones_like(losses), begin, retain=True)
     for label in labels:
