@@ -15,10 +15,6 @@ import discreet
 from discreet import BudgetExhausted, ConfigError, PrivacyError, attach, verify
 from discreet.lightning import Privacy
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
-]
 N = 60
 
 
