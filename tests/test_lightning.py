@@ -268,6 +268,18 @@ def test_a_checkpoint_is_counted_without_a_ledger_too(tmp_path):
     assert second.private.released == 12
 
 
+def test_an_older_checkpoint_does_not_give_steps_back():
+    privacy, model = Privacy(plan()), Module()
+    trainer(privacy, max_epochs=1).fit(model, privacy.loader(dataset()))
+    older = privacy.state_dict()
+    trainer(privacy, max_epochs=1).fit(model, privacy.loader(dataset()))
+    privacy.load_state_dict(older)  # as the learning rate finder does when it is done
+    last = trainer(privacy)
+    last.fit(model, privacy.loader(dataset()))
+    assert last.global_step == 4
+    assert privacy.private.released == 12
+
+
 def test_a_plan_is_not_spent_twice():
     privacy = Privacy(plan())
     trainer(privacy).fit(Module(), privacy.loader(dataset()))

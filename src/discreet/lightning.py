@@ -43,7 +43,8 @@ class Privacy(Callback):
     def __init__(self, plan: Plan, ledger: str | Path | Ledger | None = None, *, preflight: bool = True) -> None:
         self._plan, self._ledger, self._preflight = plan, ledger, preflight
         self._private: Private | None = None
-        self._state: dict[str, Any] = {}  # what a checkpoint, or an earlier fit, has told
+        self._earlier: dict[str, Any] = {}  # what an earlier fit of this callback has spent
+        self._loaded: dict[str, Any] = {}  # what a checkpoint has told
         self._released = 0  # before the batch that is under way
 
     @property
@@ -98,8 +99,9 @@ class Privacy(Callback):
         """Attach the plan, now that the module is where it will be trained, and go on where the run was."""
         private = attach(pl_module, self._plan, self._ledger, preflight=self._preflight)
         try:
-            if self._state:
-                private.load_state_dict(self._state)
+            for state in (self._earlier, self._loaded):  # counts never go back, whatever checkpoint is loaded
+                if state:
+                    private.load_state_dict(state)
             if private.remaining == 0:
                 raise BudgetExhausted(f"all {self._plan.steps:,} steps of the plan are spent; there is nothing to fit.")
         except BaseException:
@@ -139,11 +141,11 @@ class Privacy(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """The private state, for Lightning's checkpoints."""
-        return self._state if self._private is None else self._private.state_dict()
+        return self._loaded if self._private is None else self._private.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep it until the plan is attached."""
-        self._state = state_dict
+        self._loaded = state_dict
 
     # --- in between ----------------------------------------------------------------------------------------------
 
@@ -156,7 +158,7 @@ class Privacy(Callback):
     def _end(self, trainer: Trainer) -> None:
         vars(trainer.precision_plugin).pop("backward", None)
         if self._private is not None:
-            self._state = self._private.state_dict()
+            self._earlier, self._loaded = self._private.state_dict(), {}
             self._private.detach()
 
 

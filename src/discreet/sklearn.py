@@ -123,8 +123,8 @@ class _Private(BaseEstimator):
         found = [
             Condition("the ranges of the features were stated without looking at the data", "assumed"),
             Condition(
-                "each row's features come from that row alone, and which rows were given depends on no row's content: "
-                "no scaler, selection or stratified fold before this has learned from them",
+                "each row's features come from that row alone, and whether a row was given depends on no other row: no "
+                "scaler, selection or stratified fold before this has learned from them",
                 "assumed",
             ),
         ]
