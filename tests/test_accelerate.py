@@ -20,6 +20,7 @@ if find_spec("accelerate") is None and not os.environ.get("CI"):
 def _accelerate_forgets():
     from accelerate.state import AcceleratorState
 
+    AcceleratorState._reset_state(reset_partial_state=True)
     yield
     AcceleratorState._reset_state(reset_partial_state=True)
 

@@ -49,6 +49,10 @@ def test_a_block_of_the_docs_runs(block, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
     exec(compile(block, "docs", "exec"), {"__name__": "docs"})
+    if "accelerate" in block:  # which remembers its first settings for the whole process
+        from accelerate.state import AcceleratorState
+
+        AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def test_there_are_blocks_to_run():
