@@ -214,7 +214,7 @@ def test_a_step_that_is_not_private_fails(module, words):
         ({"precision": "bf16-true"}, "HalfPrecision"),
         ({"plugins": [MixedPrecision("16-mixed", "cpu", torch.amp.GradScaler("cpu"))]}, "scales losses"),
     ],
-    ids=str,
+    ids=lambda value: "-".join(value) if isinstance(value, dict) else value,
 )
 def test_a_trainer_that_would_change_gradients_is_refused(settings, words):
     privacy = Privacy(plan())
