@@ -1,10 +1,11 @@
-# make demo: a private training run on bundled data. make test: everything CI runs. Both do all their set-up.
+# make demo: a private training run on bundled data. make test: everything CI runs. make docs: these pages as a site, in
+# site/. All do all their set-up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test lint types soak benchmark clean
+.PHONY: demo test lint types docs soak benchmark clean
 
 demo: $(VENV)/.demo
 	$(BIN)/discreet demo
@@ -18,6 +19,9 @@ lint: $(VENV)/.test
 
 types: $(VENV)/.test
 	$(BIN)/ty check
+
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 soak: $(VENV)/.test
 	DISCREET_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -36,9 +40,13 @@ $(VENV)/.test: $(BIN)/python $(INPUTS)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[dev]"
 	touch $@
 
+$(VENV)/.docs: $(BIN)/python $(INPUTS)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[docs]"
+	touch $@
+
 $(VENV)/.benchmark: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable ".[benchmarks]"
 	touch $@
 
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) site

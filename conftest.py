@@ -1,10 +1,17 @@
-"""Flower is optional: what needs it is collected where it is installed, and on CI in any case."""
+"""Flower and Lightning are optional: what needs them is collected where they are installed, and on CI in any case."""
 
 import os
 from importlib.util import find_spec
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # as whoever starts Flower is to do; it is read when flwr is imported
 
-collect_ignore = []
-if find_spec("flwr") is None and not os.environ.get("CI"):
-    collect_ignore = ["src/discreet/federated/flower.py", "tests/federated/fake_grid.py"]
+NEEDED = {
+    "flwr": ["src/discreet/federated/flower.py", "tests/federated/fake_grid.py"],
+    "lightning": ["src/discreet/lightning.py", "tests/test_lightning.py"],
+}
+collect_ignore = [
+    path
+    for package, paths in NEEDED.items()
+    for path in paths
+    if find_spec(package) is None and not os.environ.get("CI")
+]

@@ -838,3 +838,12 @@ def test_backward_inside_autocast_takes_norms_and_sums_in_full(memory):
             private.backward((100 * model(rows).float()).square().flatten(1).sum(1))
         length = math.sqrt(sum(float(p.grad.double().square().sum()) for p in model.parameters()))
         assert length == pytest.approx(1.0, rel=1e-5)
+
+
+@pytest.mark.parametrize("batch_size", [1, 10])
+def test_losses_of_another_model_are_refused(batch_size):
+    model = network()
+    private = attach(copy.deepcopy(model), plan(batch_size=batch_size, examples=batch_size))
+    with pytest.raises(PrivacyError, match="from another model"):
+        train(private, model, private.batches(data(batch_size)))
+    assert private.released == 0

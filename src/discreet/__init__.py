@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from discreet import data as data
     from discreet import features, methods
+    from discreet import lightning as lightning
     from discreet import models as models
     from discreet import nn as nn
+    from discreet import sklearn as sklearn
     from discreet.accounting.calibrate import calibrate
     from discreet.accounting.guarantee import Claim, Condition, Guarantee
     from discreet.accounting.tuning import Tuning, tuning_cost
@@ -138,7 +140,7 @@ def __getattr__(name: str) -> Any:
     """Public names are imported when they are first used, so that accounting starts without torch."""
     if name in _HOMES:
         return getattr(import_module(f"discreet.{_HOMES[name]}"), name)
-    if name in ("data", "features", "methods", "models", "nn"):
+    if name in ("data", "features", "lightning", "methods", "models", "nn", "sklearn"):
         return import_module(f"discreet.{name}")
     raise AttributeError(f"module 'discreet' has no attribute {name!r}")
 

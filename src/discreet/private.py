@@ -1,7 +1,7 @@
 """A plan attached to a model: batches are drawn, losses become private gradients, spending is counted."""
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -312,7 +312,7 @@ class Private(Handle):
             losses, chunk.units, since=max(chunk.since, self._since), probe=probe, measure=self._measure
         )
         if gradients.strangers:
-            self._refuse_strangers(gradients.strangers)
+            self._refuse_strangers(gradients)
         if self._probes is not None:
             self._probes.compare(gradients, plain)
         self._add(gradients, losses.detach().isfinite(), chunk.slots)
@@ -339,14 +339,19 @@ class Private(Handle):
             self._probes.replay(chunk.units)
         self._aggregate.add_bounded(found)
 
-    def _refuse_strangers(self, strangers: Sequence[Tensor]) -> None:
+    def _refuse_strangers(self, gradients: UnitGradients) -> None:
         current = {id(p): name for name, p in self._model.named_parameters()}
-        for tensor in strangers:
+        for tensor in gradients.strangers:
             if id(tensor) in current:
                 raise PrivacyError(
                     f"parameter {current[id(tensor)]!r} was unfrozen, added or replaced after attach, so nothing "
                     "bounds its gradient; detach and attach again."
                 )
+        if not gradients.uses:
+            raise PrivacyError(
+                "the losses come from another model: nothing that the plan is attached to took part in them. Attach "
+                "the model that is trained, and not a copy of it."
+            )
 
     def _release(self) -> None:
         """Count the step, add the noise, and assign the gradients."""

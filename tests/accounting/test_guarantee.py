@@ -86,6 +86,16 @@ def test_infinite_claims_are_valid_json_too():
     assert json.loads(text, parse_constant=pytest.fail)["claims"][0]["epsilon"] == "inf"
 
 
+@pytest.mark.parametrize("first", ["add-remove", "zero-out"])
+def test_a_number_of_units_that_one_release_has_for_public_is_public(first):
+    """Whatever the order, and whatever the run says of itself."""
+    other = {"add-remove": "zero-out", "zero-out": "add-remove"}[first]
+    phases = [Phase(0.01, 1.0, 100, adjacency=first), Phase(1.0, 9.0, 1, adjacency=other)]
+    assert guarantee(phases, 1e-5).adjacency == "zero-out"
+    assert guarantee(phases, 1e-5, adjacency="add-remove").adjacency == "zero-out"
+    assert guarantee(phases[:1], 1e-5).adjacency == first
+
+
 def test_the_relation_is_that_of_the_releases():
     found = guarantee([Phase(0.01, 1.0, 100, adjacency="replace")], 1e-5)
     assert found.adjacency == "replace"

@@ -188,6 +188,9 @@ def guarantee(
     stated = releases[0].adjacency if releases else adjacency or "add-remove"
     if adjacency is not None and (adjacency == "replace") != (stated == "replace"):
         raise PrivacyError(f"the releases are analysed under {stated!r}, not {adjacency!r}.")
+    stated = adjacency or stated
+    if any(p.adjacency == "zero-out" and p.steps for p in releases):
+        stated = "zero-out"  # one release that has the number of units for public makes it so for all of them
     spent = cost(releases, delta, tuning)
     if math.isinf(spent.epsilon) and not any(p.multiplier == 0 and p.law is None for p in releases):
         raise PrivacyError(
@@ -201,7 +204,7 @@ def guarantee(
         spent.epsilon,
         delta,
         unit,
-        adjacency or stated,
+        stated,
         proof,
         conditions,
         steps=steps,
