@@ -103,7 +103,7 @@ def _problem(module: nn.Module) -> str | None:
     if isinstance(module, torch.jit.ScriptModule):
         return "is a TorchScript module, which cannot be taken apart by examples; attach the original module."
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        return "spreads a batch over devices, which is not supported; attach the module inside it."
+        return "spreads a batch over devices itself; attach the module inside it, and its ranks train together."
     if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
         return (
             "uses statistics of the whole batch, which mixes examples, and keeps them; replace it by GroupNorm, "

@@ -50,8 +50,11 @@ def save_checkpoint(
 ) -> None:
     """Write model, optimizer, schedule and the private state to one file, which replaces the last one in one move.
 
-    `extra` is anything of plain values and tensors.
+    `extra` is anything of plain values and tensors. Where several processes train together, rank 0 writes it, and the
+    others have nothing to do.
     """
+    if not private.writes:
+        return
     parts = {
         "model": dict(model.state_dict()),
         "optimizer": None if optimizer is None else optimizer.state_dict(),

@@ -12,6 +12,7 @@ Whoever can rewrite the whole file can forge it: a chain without a secret proves
 is then signed), and so does an anchor: the last line's hash, kept elsewhere.
 """
 
+import copy
 import hashlib
 import hmac
 import json
@@ -324,6 +325,7 @@ class Book:
         self.content = Content(stages=(*stages, *(() if ledger is None else ledger.stages)))
         self._key = None if ledger is None else ledger.key
         self._read = 0  # bytes of the file that are in `content`
+        self.news: list[bytes] | None = None  # lines that others are still to be told of, where there are others
         self._lock: FileLock | None = None
         if self.path is not None:
             try:
@@ -374,6 +376,7 @@ class Book:
             for line in lines:
                 _take(self.content, self.path, len(self.content.hashes) + 1, line, self._key)
                 self._read += len(line) + 1
+                self._tell(line)
             if torn:
                 self._recover(torn)
         self._check_dataset()
@@ -442,6 +445,17 @@ class Book:
             self.content.add(content, digest)
         else:
             self.content.take(line[:-1], self._key)
+        self._tell(line[:-1])
+
+    def _tell(self, line: bytes) -> None:
+        if self.news is not None:
+            self.news.append(line)
+
+    def copied(self) -> "Book":
+        """What the file says so far, without the file: for those who follow it from another process."""
+        found = Book(None)
+        found.content = self.content
+        return found
 
     def _take_back(self) -> None:
         assert self.path is not None
@@ -466,6 +480,9 @@ def release_line(run: str, state: Run, count: int, participations: int, **notes:
     multiplier = state.stretch(state.released)[1]
     one = {"rate": state.one.rate, "multiplier": multiplier, "participations": participations}
     return {"kind": "release", "run": run, "step": state.released, "count": count, **one, **notes}
+
+
+News = tuple[tuple[bytes, ...], tuple[int, int, int]]  # lines; releases, participations and what is counted ahead
 
 
 class Account:
@@ -620,6 +637,26 @@ class Account:
             with self._held():
                 self._append(missing, taken, restored=True, **notes)
             self._spent, self._taken, self._ahead = released, self._taken + taken, 0
+
+    # --- followed by other processes ---------------------------------------------------------------------------------
+
+    def followed(self) -> "Account":
+        """This account as other processes have it: they write nothing, and follow what is written here."""
+        found = copy.copy(self)
+        found._book, found._own = self._book.copied(), None
+        self._book.news = []
+        return found
+
+    def news(self) -> "News":
+        """What was written and read since the last time, for those who follow."""
+        lines, self._book.news = self._book.news or [], []
+        return tuple(lines), (self._spent, self._taken, self._ahead)
+
+    def follow(self, news: "News") -> None:
+        """Take over what the one who writes has written."""
+        lines, (self._spent, self._taken, self._ahead) = news
+        for line in lines:
+            self._book.content.take(line, None)
 
     def _held(self) -> AbstractContextManager[None]:
         """The file, with what others have added read: one's own is held anyway."""

@@ -1,7 +1,7 @@
 """The bounded sums of a logical batch, to which noise is added last."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Protocol
 
@@ -26,8 +26,16 @@ class Sums(Protocol):
     def add_weighted(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None: ...
     def add_rows(self, rows: Tensor, columns: Columns) -> None: ...
     def release(
-        self, noise: Noise, scales: Mapping[str, float], source: Source, factor: float = 1.0
+        self,
+        noise: Noise,
+        scales: Mapping[str, float],
+        source: Source | None,
+        factor: float = 1.0,
+        total: "Total | None" = None,
     ) -> dict[str, Tensor]: ...
+
+
+Total = Callable[[Tensor], Tensor]  # the sum over all ranks
 
 
 class FloatSums:
@@ -83,24 +91,37 @@ class FloatSums:
             view.add_(total.reshape(view.shape))
 
     def release(
-        self, noise: Noise, scales: Mapping[str, float], source: Source, factor: float = 1.0
+        self,
+        noise: Noise,
+        scales: Mapping[str, float],
+        source: Source | None,
+        factor: float = 1.0,
+        total: Total | None = None,
     ) -> dict[str, Tensor]:
         """(Sum + noise) * factor for each tensor, and the sums are cleared.
 
-        The noise is drawn on the CPU, whatever the device.
+        The noise is drawn on the CPU, whatever the device. Without a `source` another rank draws it, and `total` adds
+        up what all ranks have.
         """
         found: dict[str, Tensor] = {}
         for key, names in self._groups.items():
             flat = self._flats[key]
-            drawn = torch.full(flat.shape, torch.nan, dtype=flat.dtype)
-            for start, stop, scale in self._stretches(names, scales):
-                noise.sample(drawn[start:stop], scale, source)
-            if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
-                raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
-            total = drawn.to(flat.device).add_(flat)
-            found.update(self._split(total if factor == 1 else total.mul_(factor), names))
+            noisy = flat.clone() if source is None else self._drawn(key, noise, scales, source).add_(flat)
+            noisy = noisy if total is None else total(noisy)
+            found.update(self._split(noisy if factor == 1 else noisy.mul_(factor), names))
         self.clear()
         return found
+
+    def _drawn(
+        self, key: tuple[torch.device, torch.dtype], noise: Noise, scales: Mapping[str, float], source: Source
+    ) -> Tensor:
+        device, dtype = key
+        drawn = torch.full(self._flats[key].shape, torch.nan, dtype=dtype)
+        for start, stop, scale in self._stretches(self._groups[key], scales):
+            noise.sample(drawn[start:stop], scale, source)
+        if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
+            raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
+        return drawn.to(device)
 
     def _stretches(self, names: list[str], scales: Mapping[str, float]) -> Iterator[tuple[int, int, float]]:
         """Stretches of the flat buffer with one scale each."""
@@ -148,16 +169,32 @@ class WholeSums:
                 known += total
 
     def release(
-        self, noise: Noise, scales: Mapping[str, float], source: Source, factor: float = 1.0
+        self,
+        noise: Noise,
+        scales: Mapping[str, float],
+        source: Source | None,
+        factor: float = 1.0,
+        total: Total | None = None,
     ) -> dict[str, Tensor]:
-        """(Sum + discrete Gaussian noise) * factor for each tensor, in float64, and the sums are cleared."""
-        found: dict[str, Tensor] = {}
-        for block in self.blocks:
-            step = block.norm * GRID
-            for name in block.members:
-                like = self._like[name]
-                drawn = torch.from_numpy(discrete_gaussian(like.numel(), scales[name] / step, source))
-                total = drawn + self._sums[name].cpu() if name in self._sums else drawn
-                found[name] = (total.double() * step).mul_(factor).view(like.shape).to(like.device)
+        """(Sum + discrete Gaussian noise) * factor for each tensor, in float64, and the sums are cleared.
+
+        Without a `source` another rank draws the noise, and `total` adds up what all ranks have.
+        """
+        steps = {name: block.norm * GRID for block in self.blocks for name in block.members}
+        noisy: dict[str, Tensor] = {}
+        for name, step in steps.items():
+            size = self._like[name].numel()
+            if source is None:
+                noisy[name] = torch.zeros(size, dtype=torch.int64)
+            else:
+                noisy[name] = torch.from_numpy(discrete_gaussian(size, scales[name] / step, source))
+            if name in self._sums:
+                noisy[name] += self._sums[name].cpu()
+        if total is not None:
+            sizes = [len(t) for t in noisy.values()]
+            noisy = dict(zip(noisy, total(torch.cat(list(noisy.values()))).split(sizes), strict=True))
         self.clear()
-        return found
+        return {
+            name: (t.double() * steps[name]).mul_(factor).view(self._like[name].shape).to(self._like[name].device)
+            for name, t in noisy.items()
+        }
