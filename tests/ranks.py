@@ -11,7 +11,9 @@ import torch
 import torch.distributed as dist
 
 _CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["torch._dynamo", "torch.distributed.fsdp", "discreet.training", "rank_work"])
+_CONTEXT.set_forkserver_preload(
+    ["torch._dynamo", "torch.distributed.fsdp", "discreet.training", "rank_work", "shard_work"]
+)
 
 
 class Group:

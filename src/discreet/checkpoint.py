@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from discreet.aggregate import Handle
+from discreet.distributed import is_sharded
 from discreet.errors import ConfigError
 from discreet.ledger import sync_folder
 
@@ -53,6 +54,11 @@ def save_checkpoint(
     `extra` is anything of plain values and tensors. Where several processes train together, rank 0 writes it, and the
     others have nothing to do.
     """
+    if any(is_sharded(p) for p in model.parameters()):
+        raise ConfigError(
+            "the model is sharded over ranks, and one file holds whole models; save it with "
+            "torch.distributed.checkpoint, and private.state_dict() beside it."
+        )
     if not private.writes:
         return
     parts = {

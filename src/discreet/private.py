@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from discreet.ledger import Ledger
 from discreet.loading import Collate, Draw, PaddedCollate, length_of, load, tensors_of
 from discreet.plan import Plan
 from discreet.probes import Recorder, check_sums, replay
+from discreet.sharding import Sharding, sharding_of
 
 
 def attach(
@@ -59,11 +60,14 @@ def attach(
     """
     ranks = find(group, noise_shares=noise_shares)
     with ranks.reported():
-        plan, engine = ready(model, plan), Engine(model, memory=memory, kernels=kernels)
+        plan = ready(model, plan)
         asked = {"seed": seed, "preflight": preflight, "audit": audit, "noise_shares": noise_shares}
         if not ranks.alone:
             ranks.agree("attach", facts(model, plan, **asked))
-        private = Private(model, plan, ledger, preflight, seed, audit, engine, ranks)
+        sharding = sharding_of(model, ranks, plan.mechanism.bound)
+        parameters = None if sharding is None else sharding.parameters
+        engine = Engine(model, memory=memory, kernels=kernels, parameters=parameters)
+        private = Private(model, plan, ledger, preflight, seed, audit, engine, ranks, sharding)
     try:
         ranks.exchange("attached")
     except BaseException:
@@ -99,19 +103,19 @@ class Private(Handle):
         audit: Mapping[str, Any] | None = None,
         engine: Engine | None = None,
         ranks: Ranks = ALONE,
+        sharding: Sharding | None = None,
     ) -> None:
-        self._model, self._ranks = model, ranks
+        self._model, self._ranks, self._sharding = model, ranks, sharding
+        self._engine = Engine(model) if engine is None else engine
         self._parameters = trainable(model)
+        whole = self._engine.parameters  # the same, but where they are sharded
         self._slots, count = None, plan.sampling.batch_size
         size = plan.mechanism.microbatch
         if size > 1:
             count = max(1, round(plan.sampling.batch_size / size))
-            self._slots = Slots(self._parameters, count, size)
-        aggregate = Aggregate(
-            self._parameters, plan, ledger, count=count, probe=preflight, seed=seed, audit=audit, ranks=ranks
-        )
+            self._slots = Slots(whole, count, size)
+        aggregate = Aggregate(whole, plan, ledger, count=count, probe=preflight, seed=seed, audit=audit, ranks=ranks)
         super().__init__(aggregate)
-        self._engine = Engine(model) if engine is None else engine
         self._measure = plan.mechanism.bound.needs == "norms"
         self._gate: Any = None
         try:
@@ -129,7 +133,7 @@ class Private(Handle):
         self._length: int | None = None  # of the data a loader of one's own reads, once its collate is made
         self._probes = _Probes(model) if preflight else None
         self._coins: tuple[int, npt.NDArray[np.bool_]] | None = None  # which steps of a stretch are probed again
-        self._attachment = Attachment(model)
+        self._attachment = Attachment(model, whole)
 
     # --- drawing -------------------------------------------------------------------------------------------------
 
@@ -302,11 +306,17 @@ class Private(Handle):
     def _backward(self, losses: Tensor) -> bool:
         self._check_attached()
         chunk = self._current()
-        with self._ranks.reported():
+        with self._ranks.reported(), self._whole():
             self._add(losses, chunk)
+        if self._sharding is not None and not chunk.last:  # or a rank would wait in the next forward pass
+            self._ranks.exchange(f"the next chunk of step {chunk.step}")
         if chunk.last:
             self._release()
         return chunk.last
+
+    def _whole(self) -> AbstractContextManager[None]:
+        """Parameters that are sharded are whole in here."""
+        return nullcontext() if self._sharding is None else self._sharding.whole()
 
     def _add(self, losses: Tensor, chunk: _Chunk) -> None:
         """Bound the gradients of a chunk's losses and add them to the batch's sum."""
@@ -361,7 +371,7 @@ class Private(Handle):
             self._accumulate_outputs(losses, chunk)
             return
         probe = chunk.first and self._probed(chunk.step)
-        plain = None if self._probes is None else self._probes.plain(losses, self._parameters)
+        plain = None if self._probes is None else self._probes.plain(losses, self._engine.parameters)
         gradients = self._engine.gradients(
             losses, chunk.units, since=max(chunk.since, self._since), probe=probe, measure=self._measure
         )
@@ -401,7 +411,8 @@ class Private(Handle):
         self._agree()
         released = self._aggregate.release(**({} if self._replayed else {"unprobed": True}))
         for name, gradient in released.items():
-            self._parameters[name].grad = gradient.to(self._parameters[name].dtype)
+            found = gradient.to(self._parameters[name].dtype)
+            self._parameters[name].grad = found if self._sharding is None else self._sharding.shard(name, found)
         self._clear()
 
     def _agree(self) -> None:
