@@ -23,11 +23,15 @@ from discreet import (
     Tanh,
     attach,
     distributed,
+    fit,
     load_checkpoint,
     methods,
     save_checkpoint,
 )
+from discreet.config import from_dict
 from discreet.federated import Rounds
+from discreet.runs import Watch, resume
+from discreet.runs import train as begin
 
 EXAMPLES, STEPS = 30, 5
 
@@ -296,3 +300,39 @@ def _wrapped():
 
 def _not_a_group():
     attach(network(), plan(), group="gloo")
+
+
+# --- fit and train ---------------------------------------------------------------------------------------------------
+
+
+def fitted(rank, folder, stop_at):
+    """Train with `fit`, resumed where it was left; rank 1 alone asks to stop."""
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    steps = []
+    found = fit(
+        model, data(), plan(noise=Gaussian(0.5), steps=12), test=data(), optimizer=optimizer,
+        ledger=folder / "ledger.jsonl", checkpoint=folder / "checkpoint", on_step=steps.append,
+        stop=lambda: rank == 1 and len(steps) >= stop_at,
+    )  # fmt: skip
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return steps, found.finished, found.records[-1]["loss"], str(found.guarantee), found.anchor, weights
+
+
+def fit_that_fails(rank):
+    """One rank's loss cannot be computed."""
+
+    def loss(outputs, targets):
+        if rank == 1:
+            raise ValueError("no such loss")
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+    fit(network(), data(), plan(noise=Gaussian(0.5)), loss=loss)
+
+
+def folder_of_a_run(rank, config, folder, stop_at):
+    """Begin a run, or resume it."""
+    steps = []
+    watch = Watch(step=steps.append, stop=lambda: rank == 0 and len(steps) >= stop_at)
+    outcome = resume(folder, watch) if config is None else begin(from_dict(config), folder, watch)
+    return steps, outcome.finished, outcome.already, outcome.accuracy, outcome.anchor, str(outcome.guarantee)

@@ -1,5 +1,8 @@
 import os
 import random
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,7 +81,7 @@ def test_ranks_that_differ_are_refused_on_all_ranks_and_none_is_left_waiting(tmp
         "model": "differ in their model",
         "code": "differ in their code",
         "at_most": "differ in their at_most",
-        "parameters": "parameters are no longer the same",
+        "parameters": "differ in their parameters",
         "break": "not at the same place",
     }
     for what, expected in words.items():
@@ -216,3 +219,60 @@ def test_when_a_rank_dies_the_others_stop_and_nothing_is_uncounted(tmp_path):
                 else:
                     assert end is None or (isinstance(end, Disagreement) and "lost the others" in str(end))
         assert run.released == 40
+
+
+# --- fit, train and torchrun -----------------------------------------------------------------------------------------
+
+
+def test_fit_stops_for_all_when_one_rank_asks_and_is_resumed_by_more(tmp_path):
+    first = ranks.run(2, rank_work.fitted, tmp_path, tmp_path, 5)
+    assert [rank[:2] for rank in first] == [([1, 2, 3, 4, 5], False)] * 2
+    second = ranks.run(3, rank_work.fitted, tmp_path, tmp_path, 100)
+    for steps, finished, loss, guarantee, anchor, weights in second:
+        assert steps == list(range(6, 13))
+        assert finished
+        assert (loss, guarantee) == (second[0][2], second[0][3])
+        assert anchor == verify(tmp_path / "ledger.jsonl").head
+        assert torch.equal(weights, second[0][5])
+
+
+def test_what_goes_wrong_in_one_ranks_loss_stops_all(tmp_path):
+    one, other = ranks.run(2, rank_work.fit_that_fails, tmp_path)
+    assert "no such loss" in str(other)
+    assert "rank 1 stopped, and so all do: no such loss" in str(one)
+
+
+def test_a_runs_folder_is_written_by_one_rank_and_resumed_by_any_number(tmp_path):
+    x, y = rank_work.data()
+    np.savez(tmp_path / "rows.npz", x=x.numpy(), y=y.numpy())
+    budget = {"noise": 2.0, "steps": 8, "batch_size": 8}
+    config = {"data": {"name": str(tmp_path / "rows.npz")}, "model": {"name": "linear"}, "budget": budget}
+    folder = tmp_path / "run"
+    first = ranks.run(2, rank_work.folder_of_a_run, tmp_path, config, folder, 3)
+    assert [rank[:2] for rank in first] == [([1, 2, 3], False)] * 2
+    for error in ranks.run(2, rank_work.folder_of_a_run, tmp_path, config, folder, 3):
+        assert isinstance(error, ConfigError)
+        assert "is there already" in str(error)
+    second = ranks.run(3, rank_work.folder_of_a_run, tmp_path, None, folder, 100)
+    for steps, finished, _, *others in second:
+        assert (steps, finished) == ([4, 5, 6, 7, 8], True)
+        assert others == list(second[0][3:])
+    assert verify(folder).runs[0].released == 8
+    for found in ranks.run(2, rank_work.folder_of_a_run, tmp_path, None, folder, 100):
+        assert found[2]  # it had finished
+    with_canaries = config | {"audit": {"canaries": 10}}
+    for error in ranks.run(2, rank_work.folder_of_a_run, tmp_path, with_canaries, tmp_path / "audited", 100):
+        assert "an audit within a run works in one process" in str(error)
+    assert not (tmp_path / "audited").exists()
+
+
+def test_the_example_under_torchrun():
+    """The loop has no line about ranks, and no process group was begun before attach."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = Path(__file__).parent.parent / "examples" / "ddp.py"
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    flags = ["--epochs", "6", "--batch-size", "128", "--noise-shares"]
+    ended = subprocess.run([*command, script, *flags], env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.count("2 processes, accuracy") == 1
+    assert "each adding Gaussian noise with 1/2 of the variance" in ended.stdout

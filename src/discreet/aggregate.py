@@ -423,9 +423,14 @@ class Handle:
         self.plan, self._aggregate = aggregate.plan, aggregate
 
     @property
+    def ranks(self) -> Ranks:
+        """The processes that train together; this one alone, mostly."""
+        return self._aggregate.ranks
+
+    @property
     def writes(self) -> bool:
         """Whether files are this process's to write: that of rank 0, where several train together."""
-        return self._aggregate.ranks.first
+        return self.ranks.first
 
     @property
     def released(self) -> int:

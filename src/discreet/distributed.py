@@ -37,6 +37,7 @@ _KINDS = {kind.__name__: kind for kind in (BudgetExhausted, ConfigError)}
 _REMEDIES = {
     "weights": "build the model from the same torch.manual_seed on every rank, or call "
     "discreet.distributed.same_weights(model) before attaching",
+    "parameters": "change them on all ranks alike, by the released gradients alone",
     "code": "start every rank from the same files and the same installed versions",
     "seed": "give every rank the same seed, or none",
 }
@@ -59,6 +60,7 @@ class Ranks:
         self.noise_shares = noise_shares and self.size > 1
         self._chosen = chosen  # whether the caller said that there are no others
         self._lost = ""
+        self._known: BaseException | None = None  # the last error that all ranks know of
         if group is not None and self.size > 1 and torch.device("cpu") not in group._device_types:
             members = dist.get_process_group_ranks(group)
             self._control = dist.new_group(members, backend="gloo", use_local_synchronization=True)
@@ -87,24 +89,39 @@ class Ranks:
         return [said] if self.alone else self._exchange(place, None, said)
 
     def report(self, error: BaseException) -> None:
-        """Say that this rank goes no further: the others raise where they are. An error that came from them is known.
+        """Say that this rank goes no further, unless the others know: they raise where they are.
 
         Only to be called where the others are bound to come to an exchange.
         """
-        if not self.alone and not isinstance(error, Disagreement):
-            with suppress(PrivacyError, ConfigError):
-                self._exchange("", (type(error).__name__, str(error)), None)
+        if self.alone or self._lost or self._knows(error):
+            return
+        with suppress(PrivacyError, ConfigError):
+            self._exchange("", (type(error).__name__, str(error)), None)
+        self._known = error
+
+    def _knows(self, error: BaseException | None) -> bool:
+        """Whether the other ranks know of an error, or of what it came from."""
+        while error is not None:
+            if error is self._known:
+                return True
+            error = error.__cause__ or error.__context__
+        return False
 
     def _exchange(self, place: str, failure: tuple[str, str] | None, said: Any) -> list[Any]:
         found = [pickle.loads(frame) for frame in self._gather(pickle.dumps((place, failure, said)))]
         for rank, (_, failed, _) in enumerate(found):
             if failed is not None and rank != self.rank:
                 kind, words = failed
-                raise _KINDS.get(kind, Disagreement)(f"rank {rank} stopped, and so all ranks do: {words}")
+                raise self._all_know(_KINDS.get(kind, Disagreement)(f"rank {rank} stopped, and so all do: {words}"))
         places = [there for there, failed, _ in found if failed is None]
         if failure is None and len(set(places)) > 1:
-            raise Disagreement(f"ranks are not at the same place, so nothing was released: {_by_rank(places)}.")
+            words = f"ranks are not at the same place, so nothing was released: {_by_rank(places)}."
+            raise self._all_know(Disagreement(words))
         return [theirs for _, _, theirs in found]
+
+    def _all_know(self, error: Exception) -> Exception:
+        self._known = error
+        return error
 
     def _gather(self, frame: bytes) -> list[bytes]:
         """Every rank's bytes."""
@@ -138,17 +155,18 @@ class Ranks:
             )
             raise Disagreement(self._lost) from error
 
-    def agree(self, place: str, facts: Mapping[str, Any]) -> None:
-        """Raise unless all ranks have the same facts."""
-        all_facts = self.exchange(place, dict(facts))
+    def agree(self, place: str, facts: Mapping[str, Any], said: Any = None) -> list[Any]:
+        """Raise unless all ranks have the same facts; what else every rank says."""
+        found = self.exchange(place, (dict(facts), said))
         for name in facts:
-            values = [theirs.get(name) for theirs in all_facts]
+            values = [theirs.get(name) for theirs, _ in found]
             if any(value != values[0] for value in values):
                 remedy = _REMEDIES.get(name, "give every rank the same")
-                raise Disagreement(
+                words = (
                     f"ranks differ in their {name} ({_by_rank(values)}), so they would not train one model with one "
-                    f"budget; {remedy}. Nothing was released."
                 )
+                raise self._all_know(Disagreement(f"{words}budget; {remedy}. Nothing was released."))
+        return [theirs for _, theirs in found]
 
     def lead(self, place: str, action: Callable[[], Any], tell: Callable[[Any], Any] = lambda result: result) -> Any:
         """Have rank 0 do something: its own result there, what it tells of it elsewhere. If it fails, all raise."""

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from discreet.accounting.guarantee import Condition
 from discreet.aggregate import Aggregate, Handle
 from discreet.attachment import Attachment, ready, trainable
-from discreet.distributed import ALONE, Disagreement, Group, Ranks, Shares, facts, find, fingerprint, trusted
+from discreet.distributed import ALONE, Group, Ranks, Shares, facts, find, fingerprint, trusted
 from discreet.errors import ConfigError, PrivacyError, whole
 from discreet.gradients import Engine
 from discreet.gradients.engine import MEMORY, UnitGradients
@@ -423,16 +423,11 @@ class Private(Handle):
             return
         try:
             place = f"release of step {self.released} in loop {self._loops}"
-            said = self._ranks.exchange(place, (mine, fingerprint(self._parameters)))
-            if len({prints for _, prints in said}) > 1:
-                raise Disagreement(
-                    "the ranks' parameters are no longer the same, so their gradients are not of one model; change "
-                    "them on all ranks alike, by the released gradients alone. Nothing was released."
-                )
+            said = self._ranks.agree(place, {"parameters": fingerprint(self._parameters)}, mine)
         except BaseException:
             self._begin()
             raise
-        self._replayed = all(replayed for replayed, _ in said)
+        self._replayed = all(said)
 
     @property
     def kernels(self) -> dict[str, str]:
