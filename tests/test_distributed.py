@@ -275,4 +275,4 @@ def test_the_example_under_torchrun():
     ended = subprocess.run([*command, script, *flags], env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("2 processes, accuracy") == 1
-    assert "each adding Gaussian noise with 1/2 of the variance" in ended.stdout
+    assert "added Gaussian noise with 1/2 of the variance" in ended.stdout

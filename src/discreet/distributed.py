@@ -127,7 +127,7 @@ class Ranks:
         """Every rank's bytes."""
         if self._lost:
             raise Disagreement(self._lost)
-        with self._watched("nothing of this step was released"):
+        with self.watched("nothing of this step was released"):
             room = _FRAME - 8
             heads = self._gather_equal(len(frame).to_bytes(8, "little") + frame[:room].ljust(room, b"\0"))
             lengths = [int.from_bytes(head[:8], "little") for head in heads]
@@ -143,7 +143,7 @@ class Ranks:
         return [t.numpy().tobytes() for t in found]
 
     @contextmanager
-    def _watched(self, so: str) -> Generator[None]:
+    def watched(self, so: str) -> Generator[None]:
         """Make one clear error of whatever torch says when a rank is gone."""
         try:
             yield
@@ -199,12 +199,20 @@ class Ranks:
     def total(self, tensor: Tensor) -> Tensor:
         """The sum of all ranks' tensors, in place."""
         if not self.alone:
-            group = self._group
-            assert group is not None
-            with self._watched("the step is counted, and this rank has nothing of it"):
-                served = any(device.type == tensor.device.type for device in group._device_types)
-                dist.all_reduce(tensor, group=group if served else self._control)
+            with self.watched("the step is counted, and this rank has nothing of it"):
+                dist.all_reduce(tensor, group=self._group_for(tensor))
         return tensor
+
+    def broadcast(self, tensor: Tensor) -> None:
+        """Have rank 0's values everywhere, in place."""
+        if not self.alone:
+            with self.watched("nothing was released"):
+                dist.broadcast(tensor, group_src=0, group=self._group_for(tensor))
+
+    def _group_for(self, tensor: Tensor) -> "dist.ProcessGroup | None":
+        assert self._group is not None
+        served = any(device.type == tensor.device.type for device in self._group._device_types)
+        return self._group if served else self._control
 
 
 ALONE = Ranks(None)
@@ -236,11 +244,10 @@ def refuse(what: str) -> None:
 def same_weights(model: nn.Module, group: Group = None) -> None:
     """Give every rank rank 0's parameters and buffers, as a start."""
     ranks = find(group)
-    with torch.no_grad():
-        for tensor in (*model.parameters(), *model.buffers()):
-            if not ranks.first:
-                tensor.zero_()
-            ranks.total(tensor)
+    for tensor in (*model.parameters(), *model.buffers()):
+        if is_sharded(tensor):
+            raise ConfigError("the model is sharded; give its ranks the same weights before fully_shard.")
+        ranks.broadcast(tensor.detach())
 
 
 class Shares:
@@ -278,10 +285,10 @@ def trusted(ranks: Ranks) -> tuple[Condition, ...]:
     who = f"{ranks.size} processes trained together"
     if ranks.noise_shares:
         words = (
-            f"{who}, each adding Gaussian noise with 1/{ranks.size} of the variance before sums left it; each of them "
-            "did, and what is proven holds for whoever sees the releases and knows nobody's share: k of them who pool "
-            f"what they know (their shares, the draw, what passes between ranks) face what noise the others added, at "
-            f"most ({ranks.size} - k)/{ranks.size} of its variance, and no sampling"
+            f"{who}, each of which added Gaussian noise with 1/{ranks.size} of the variance to its sum before it left; "
+            "this is for whoever sees what is released and knows none of these shares. For ranks that pool what they "
+            "know (shares, the draw, what passes between ranks) only another rank's share hides that rank's examples: "
+            f"the noise's multiplier over the square root of {ranks.size}, and no sampling"
         )
     else:
         words = (
@@ -313,15 +320,15 @@ def facts(model: nn.Module, plan: Any, **more: Any) -> dict[str, Any]:
 
 def fingerprint(parameters: Mapping[str, Tensor]) -> int:
     """A sum over the bits of parameters, which is soon made: ranks whose parameters differ have different ones."""
-    found = 0
+    sums: list[Tensor] = []
     for tensor in parameters.values():
-        if is_sharded(tensor):
-            continue
-        octets = _octets(tensor)
-        whole = len(octets) // 8 * 8
-        total = octets[:whole].view(torch.int64).sum() + octets[whole:].sum()
-        found = (found * 1_000_003 + int(total)) % (1 << 63)
-    return found
+        if not is_sharded(tensor):
+            octets = _octets(tensor)
+            whole = len(octets) // 8 * 8
+            sums.append(octets[:whole].view(torch.int64).sum() + octets[whole:].sum())
+    first = sums[0].device if sums else None
+    totals = torch.stack([total.to(first) for total in sums]).tolist() if sums else []
+    return hash(tuple(totals))
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -27,6 +27,7 @@ class Sharding:
     def __init__(self, model: nn.Module, ranks: Ranks, bound: Bound) -> None:
         from torch.distributed.fsdp import FSDPModule
 
+        self._ranks = ranks
         self._modules = [m for m in model.modules() if isinstance(m, FSDPModule)]
         if not isinstance(model, FSDPModule):
             raise ConfigError(
@@ -51,9 +52,10 @@ class Sharding:
         states: list[Any] = [module._get_fsdp_state() for module in self._modules]
         groups = [group for state in states for group in state._fsdp_param_groups]
         before = [group.reshard_after_backward for group in groups]
-        for module in self._modules:
-            module.unshard()
-            module.set_reshard_after_backward(False, recurse=False)
+        with self._ranks.watched("nothing of this step was released"):
+            for module in self._modules:
+                module.unshard()
+                module.set_reshard_after_backward(False, recurse=False)
         try:
             yield
         finally:
