@@ -61,6 +61,15 @@ class Counted(Dataset):
         return self.x[i], self.y[i]
 
 
+class Broken(Counted):
+    """Rows of which some cannot be read."""
+
+    def __getitem__(self, i):
+        if len(self.read) > 20:
+            raise ValueError("no such row")
+        return super().__getitem__(i)
+
+
 def plan(bound=None, noise=None, batch_size=12, sampling=None, steps=STEPS, **settings):
     mechanism = Mechanism(bound or Clip(0.3), noise or Gaussian(0.0), **settings)
     sampling = sampling or Poisson(examples=EXAMPLES, batch_size=batch_size)
@@ -144,6 +153,8 @@ def differ(rank, what):
         distributed._code = lambda: "another version"
     private = attach(model, made, **settings)
     rows = data()
+    if what == "rows" and odd:
+        rows = Broken()
     if what == "number of examples" and odd:
         rows = rows[0][:-1], rows[1][:-1]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + (what == "parameters" and odd))
@@ -179,7 +190,7 @@ def drift(rank):
 CODE = distributed._code
 DRIFTS = (
     "weights", "plan", "seed", "preflight", "model", "code", "number of examples", "at_most", "parameters", "mixing",
-    "break", "skip", "losses", "nothing",
+    "break", "skip", "losses", "rows", "nothing",
 )  # fmt: skip
 
 

@@ -93,6 +93,7 @@ def test_ranks_that_differ_are_refused_on_all_ranks_and_none_is_left_waiting(tmp
         "mixing": (PrivacyError, "mixes examples"),
         "skip": (PrivacyError, "was not called"),
         "losses": (PrivacyError, "have shape"),
+        "rows": ((PrivacyError, ValueError), "no such row"),
     }
     for what, (kind, expected) in stopped.items():
         for rank, error in enumerate(each[what] for each in found):

@@ -54,16 +54,15 @@ class Aggregate:
         self.bound: Any = plan.mechanism.bound
         self.state = self.bound.start(self.layout)
         self._denoised = None if plan.mechanism.denoise is None else plan.mechanism.denoise.start(self.layout)
+        self.root = self._own = Root(seed)  # of what all ranks draw alike, and of this one's noise
+        if not ranks.alone:
+            self.root = Root(seed, ranks.lead("drawing a key", lambda: os.urandom(32)))
         self._on_disk = ledger is not None
         book = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
         self._ledger: Account = ranks.lead(
             "opening the ledger", lambda: Account(book, plan, self.layout, audit), Account.followed
         )
         self._scaled: tuple[Any, dict[str, float]] | None = None  # the scales of the last release
-        self._own = Root(seed)  # of what this rank alone draws: noise
-        self.root = self._own  # of what all ranks draw alike
-        if not ranks.alone:
-            self.root = Root(seed, ranks.lead("drawing a key", lambda: os.urandom(32)))
         self.begun = self._ledger.released  # the step at which this process took over
         self._process = os.getpid()
         self._checked = not probe  # whether contributions were held against the contract, one by one

@@ -55,15 +55,14 @@ class Ranks:
     """
 
     def __init__(self, group: dist.ProcessGroup | None, *, noise_shares: bool = False, chosen: bool = False) -> None:
-        self._group = self._control = group
+        self._group, self._control = group, None
         self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
         self.noise_shares = noise_shares and self.size > 1
         self._chosen = chosen  # whether the caller said that there are no others
         self._lost = ""
         self._known: BaseException | None = None  # the last error that all ranks know of
-        if group is not None and self.size > 1 and torch.device("cpu") not in group._device_types:
-            members = dist.get_process_group_ranks(group)
-            self._control = dist.new_group(members, backend="gloo", use_local_synchronization=True)
+        if group is not None and self.size > 1:
+            self._control = _beside(group)
 
     @property
     def alone(self) -> bool:
@@ -147,7 +146,7 @@ class Ranks:
         """Make one clear error of whatever torch says when a rank is gone."""
         try:
             yield
-        except RuntimeError as error:
+        except (RuntimeError, ValueError) as error:
             self._lost = (
                 f"rank {self.rank} of {self.size} lost the others: one of them died, or took longer than the process "
                 f"group's timeout; {so}. Start all ranks again, as many as you like: what the ledger counts is spent "
@@ -171,10 +170,10 @@ class Ranks:
     def lead(self, place: str, action: Callable[[], Any], tell: Callable[[Any], Any] = lambda result: result) -> Any:
         """Have rank 0 do something: its own result there, what it tells of it elsewhere. If it fails, all raise."""
         if not self.first:
-            return self.exchange(place)[0]
+            return pickle.loads(self.exchange(place)[0])
         with self.reported():
             result = action()
-            told = None if self.alone else tell(result)
+            told = b"" if self.alone else pickle.dumps(tell(result))
         self.exchange(place, told)
         return result
 
@@ -218,6 +217,22 @@ class Ranks:
 ALONE = Ranks(None)
 
 
+@cache
+def _beside(group: dist.ProcessGroup) -> dist.ProcessGroup:
+    """A group of the same processes for what they say to each other, on any device and apart from the loop's own.
+
+    A part of all processes that can do that itself does: torch numbers groups by how many a process has, which differs.
+    """
+    whole = group is dist.group.WORLD
+    if not whole and torch.device("cpu") in group._device_types:
+        return group
+    timeout = group._get_backend(group._device_types[0]).options._timeout
+    members = None if whole else dist.get_process_group_ranks(group)
+    found = dist.new_group(members, timeout, backend="gloo", use_local_synchronization=not whole)
+    assert isinstance(found, dist.ProcessGroup)
+    return found
+
+
 def find(group: Group = None, *, noise_shares: bool = False) -> Ranks:
     """The processes this one trains with: those of a group, of the default one (None), or nobody (False).
 
@@ -225,20 +240,24 @@ def find(group: Group = None, *, noise_shares: bool = False) -> Ranks:
     """
     if group is False:
         return Ranks(None, chosen=True)
-    launched = dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
-    if group is None and launched and not dist.is_initialized():
-        dist.init_process_group()
-    if group is None and dist.is_initialized():
-        group = dist.group.WORLD
+    group = _default_group() if group is None else group
     if group is not None and not isinstance(group, dist.ProcessGroup):
         raise ConfigError(f"group is {group!r}; give a ProcessGroup this process belongs to, None or False.")
     return Ranks(group, noise_shares=noise_shares)
 
 
+def _default_group() -> dist.ProcessGroup | None:
+    launched = dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
+    if launched and not dist.is_initialized():
+        dist.init_process_group()
+    return dist.group.WORLD if dist.is_initialized() else None
+
+
 def refuse(what: str) -> None:
     """Refuse what only works in a process on its own, where there are others."""
-    if find().size > 1:
-        raise ConfigError(f"{what} works in one process, and there is a group of {dist.get_world_size()}; start one.")
+    group = _default_group()
+    if group is not None and group.size() > 1:
+        raise ConfigError(f"{what} works in one process, and there is a group of {group.size()}; start one.")
 
 
 def same_weights(model: nn.Module, group: Group = None) -> None:

@@ -90,6 +90,9 @@ class _Chunk:
     done: bool = False
 
 
+_END = object()  # of the batches
+
+
 class Private(Handle):
     """What `attach` returns. One object owns the current logical batch; nothing of it is on the model."""
 
@@ -256,7 +259,11 @@ class Private(Handle):
         return self._aggregate.root.stream("microbatches", step).below(self._slots.count, units)
 
     def _hand_out(self, loaded: Iterator[Any], handed: deque[_Chunk], iteration: int) -> Iterator[Any]:
-        for batch in loaded:
+        while True:
+            with self._ranks.reported():
+                batch: Any = next(loaded, _END)
+            if batch is _END:
+                return
             if iteration != self._iteration:
                 raise PrivacyError(
                     "this loop was given up: an error ended its batch, or it was replaced by a later call of batches()."
