@@ -127,3 +127,14 @@ def failing(rank):
     for x in private.batches(tokens(), at_most=2):
         wrong = rank == 1 and private.released == 1
         private.backward(losses(model, x).sum() if wrong else losses(model, x))
+
+
+def stepping_too_early(rank):
+    """The optimizer is stepped between two chunks of one batch: by whatever gradients, the parameters change."""
+    model = network(True)
+    private = attach(model, plan())
+    for x in private.batches(tokens(), at_most=2):
+        private.backward(losses(model, x))
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.mul_(0.5)

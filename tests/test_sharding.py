@@ -30,3 +30,9 @@ def test_a_rank_that_fails_in_one_of_several_chunks_stops_the_others(tmp_path):
     for rank, error in enumerate(ranks.run(2, shard_work.failing, tmp_path)):
         assert isinstance(error, PrivacyError)
         assert ("rank 1 stopped" in str(error)) == (rank == 0)
+
+
+def test_shards_that_change_between_two_chunks_are_refused(tmp_path):
+    for error in ranks.run(2, shard_work.stepping_too_early, tmp_path):
+        assert isinstance(error, PrivacyError)
+        assert "changed between two chunks" in str(error)
