@@ -8,6 +8,7 @@ What stays on which rank: examples, their gradients and a rank's own sum. What a
 that rank 0 makes) and what was released. Only rank 0 has the ledger's file.
 """
 
+import atexit
 import hashlib
 import json
 import math
@@ -250,6 +251,7 @@ def _default_group() -> dist.ProcessGroup | None:
     launched = dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
     if launched and not dist.is_initialized():
         dist.init_process_group()
+        atexit.register(dist.destroy_process_group)  # or gloo's threads now and then abort a process that ends
     return dist.group.WORLD if dist.is_initialized() else None
 
 
