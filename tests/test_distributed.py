@@ -124,7 +124,11 @@ def test_a_run_is_continued_by_another_number_of_ranks(tmp_path):
     path = tmp_path / "ledger.jsonl"
     for count, steps in ((2, 3), (3, 4), (1, 4), (2, None)):
         found = ranks.run(count, rank_work.counted, tmp_path, path, steps)
-        assert [rank[0] for rank in found] == [verify(path).runs[0].released] * count
+        (run,) = verify(path).runs
+        assert [rank[0] for rank in found] == [run.released] * count
+        most = max(2, count, 3 if run.released > 3 else 0)  # what the ledger counts is remembered, whoever goes on
+        for guarantee in (found[0][2], str(run.guarantee)):
+            assert f"{most} processes trained together; rank 0 drew the noise" in guarantee
     assert found[0][0] == 12
 
 

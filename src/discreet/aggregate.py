@@ -215,8 +215,9 @@ class Aggregate:
         purpose = f"noise of rank {ranks.rank}" if ranks.noise_shares else "noise"
         stream = self._own.stream(purpose, self.released)  # the count goes up before the noise is drawn: never twice
         known = {"seeded": True} if self.root.seeded else {}
-        together = {} if ranks.alone else {"ranks": ranks.size}
-        self._write(lambda: self._ledger.spend(self._participations, **known, **together, **notes))
+        together: dict[str, Any] = {} if ranks.alone else {"ranks": ranks.size}
+        shares = {"noise_shares": True} if ranks.noise_shares else {}
+        self._write(lambda: self._ledger.spend(self._participations, **known, **together, **shares, **notes))
         mechanism, part = self.plan.mechanism, ranks.noise_part
         scales = self._scales(mechanism.contract(self.layout, self.state), factor)
         over = 1 / self._count
@@ -267,6 +268,7 @@ class Aggregate:
             rest = [replace(rest[0], steps=self._participations(remaining))]
         proven = guarantee_of(self.plan, self.layout, [*spent, *rest, *self._ledger.queries])
         rests_on = [*proven.conditions, *self._ledger.conditions, *conditions]
+        rests_on += self._ledger.together(self.ranks.size, self.ranks.noise_shares)
         if self.root.seeded and SEEDED not in rests_on:
             rests_on.insert(0, SEEDED)
         made = [*spent, *self._ledger.queries]

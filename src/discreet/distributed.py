@@ -27,7 +27,6 @@ import torch
 import torch.distributed.distributed_c10d as dist
 from torch import Tensor, nn
 
-from discreet.accounting.guarantee import Condition
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.loading import Draw
 
@@ -297,26 +296,6 @@ class Shares:
     def rows(self, indices: Draw) -> Draw:
         """Where this rank has the examples of its share."""
         return indices if self._starts is None else indices - self._starts[self._rank]
-
-
-def trusted(ranks: Ranks) -> tuple[Condition, ...]:
-    """What a guarantee rests on where ranks train together."""
-    if ranks.alone:
-        return ()
-    who = f"{ranks.size} processes trained together"
-    if ranks.noise_shares:
-        words = (
-            f"{who}, each of which added Gaussian noise with 1/{ranks.size} of the variance to its sum before it left; "
-            "this is for whoever sees what is released and knows none of these shares. For ranks that pool what they "
-            "know (shares, the draw, what passes between ranks) only another rank's share hides that rank's examples: "
-            f"the noise's multiplier over the square root of {ranks.size}, and no sampling"
-        )
-    else:
-        words = (
-            f"{who}; rank 0 drew the noise, and all of them and the network between them are trusted: they see the "
-            "draw and sums before the noise"
-        )
-    return (Condition(words, "assumed"),)
 
 
 # --- what ranks must have in common ----------------------------------------------------------------------------------

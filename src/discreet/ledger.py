@@ -45,6 +45,26 @@ SEEDED = Condition(
 )
 
 
+def together(ranks: int, shares: bool) -> tuple[Condition, ...]:
+    """What a guarantee rests on where so many processes trained together, with noise in shares or not."""
+    if ranks == 1:
+        return ()
+    who = f"{ranks} processes trained together"
+    if shares:
+        words = (
+            f"{who}, each of which added Gaussian noise with 1/{ranks} of the variance to its sum before it left; this "
+            "is for whoever sees what is released and knows none of these shares. For ranks that pool what they know "
+            "(shares, the draw, what passes between ranks) only another rank's share hides that rank's examples: the "
+            f"noise's multiplier over the square root of {ranks}, and no sampling"
+        )
+    else:
+        words = (
+            f"{who}; rank 0 drew the noise, and all of them and the network between them are trusted: they see the "
+            "draw and sums before the noise"
+        )
+    return (Condition(words, "assumed"),)
+
+
 @dataclass(frozen=True)
 class Ledger:
     """A file that counts what is spent.
@@ -114,6 +134,8 @@ class Run:
     cheapened: bool = False  # whether a line counts less than its steps cost
     seeded: bool = False  # whether a release's noise came from a known seed
     unprobed: bool = False  # whether a release was made before anything was probed
+    ranks: int = 1  # the most processes that made a release together
+    shares: bool = True  # whether all that were made together had noise in shares
     _spent: list[Phase] = field(default_factory=list)
     _last: int = 0  # how many steps the last of them has: a Phase is made when it is asked for, not at each step
 
@@ -228,6 +250,9 @@ class Content:
             run.recovered += bool(content.get("recovered"))
             run.seeded |= bool(content.get("seeded"))
             run.unprobed |= bool(content.get("unprobed"))
+            ranks = whole("ranks", content.get("ranks", 1), least=1)
+            run.ranks = max(run.ranks, ranks)
+            run.shares &= ranks == 1 or bool(content.get("noise_shares"))
         elif kind == "run":
             if content["run"] in self.runs or (self.runs and self.dataset is None):
                 raise PrivacyError("it opens a second run in a file that holds one")
@@ -583,6 +608,10 @@ class Account:
     def unprobed(self) -> bool:
         """Whether some release of this run was made before anything was probed."""
         return self._run.unprobed
+
+    def together(self, ranks: int, shares: bool) -> tuple[Condition, ...]:
+        """What the guarantee rests on where processes trained together, or so many will."""
+        return together(max(ranks, self._run.ranks), self._run.shares and (shares or ranks == 1))
 
     @property
     def queries(self) -> tuple[Phase, ...]:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from discreet.accounting.guarantee import Condition
 from discreet.aggregate import Aggregate, Handle
 from discreet.attachment import Attachment, ready, trainable
-from discreet.distributed import ALONE, Group, Ranks, Shares, facts, find, fingerprint, trusted
+from discreet.distributed import ALONE, Group, Ranks, Shares, facts, find, fingerprint
 from discreet.errors import ConfigError, PrivacyError, whole
 from discreet.gradients import Engine
 from discreet.gradients.engine import MEMORY, UnitGradients
@@ -220,7 +220,10 @@ class Private(Handle):
         if not sharded:
             return Shares(self._ranks.rank, self._ranks.size, length)
         if self._slots is not None:
-            raise ConfigError("a microbatch is made of any examples, so all of its ranks read all data: not sharded.")
+            raise ConfigError(
+                "microbatches are made of any examples, and with sharded=True an example stays with the rank that has "
+                "it; leave one of the two out."
+            )
         return Shares(self._ranks.rank, self._ranks.size, *self._ranks.exchange("counting the data", length))
 
     def _loop(self, length: int, steps: int | None, at_most: int | None) -> None:
@@ -350,9 +353,13 @@ class Private(Handle):
         self._chunks.popleft()
         self._since = now()
         if chunk.last and self._slots is not None:
-            mine = torch.arange(self._ranks.rank, self._slots.count, self._ranks.size)
-            if len(mine):
-                self._aggregate.add(self._slots.gradients().select(mine))
+            self._add_slots(self._slots)
+
+    def _add_slots(self, slots: Slots) -> None:
+        """Bound the microbatches' means and add them: of those that are this rank's."""
+        mine, found = torch.arange(self._ranks.rank, slots.count, self._ranks.size), slots.gradients()
+        if len(mine):
+            self._aggregate.add(found if self._ranks.alone else found.select(mine))
 
     def _current(self) -> _Chunk:
         if not self._chunks:
@@ -449,7 +456,7 @@ class Private(Handle):
             "also where no gradient shows it",
             "proven" if self._own_loop else "assumed",
         )
-        return [*self._isolation(), rows, *trusted(self._ranks)]
+        return [*self._isolation(), rows]
 
     def _isolation(self) -> tuple[Condition, ...]:
         """What is known of examples not mixing."""
