@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from discreet import data as data
+    from discreet import distributed as distributed
     from discreet import features, methods
     from discreet import lightning as lightning
     from discreet import models as models
@@ -140,10 +141,12 @@ def __getattr__(name: str) -> Any:
     """Public names are imported when they are first used, so that accounting starts without torch."""
     if name in _HOMES:
         return getattr(import_module(f"discreet.{_HOMES[name]}"), name)
-    if name in ("data", "features", "lightning", "methods", "models", "nn", "sklearn"):
+    if name in ("data", "distributed", "features", "lightning", "methods", "models", "nn", "sklearn"):
         return import_module(f"discreet.{name}")
     raise AttributeError(f"module 'discreet' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "data", "models", "nn"])  # names that others have too stay out of __all__
+    return sorted(
+        [*__all__, "__version__", "data", "distributed", "models", "nn"]
+    )  # names that others have too stay out of __all__

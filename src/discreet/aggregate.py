@@ -15,6 +15,7 @@ from discreet.accounting import cost, cost_for_search
 from discreet.accounting.guarantee import Condition, Guarantee
 from discreet.contracts import GRID, Contract, Layout, asked
 from discreet.denoise import Added
+from discreet.distributed import ALONE, Ranks
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
 from discreet.gradients.engine import UnitGradients
 from discreet.gradients.uses import parts
@@ -45,18 +46,23 @@ class Aggregate:
         probe: bool,
         seed: int | None,
         audit: Mapping[str, Any] | None = None,
+        ranks: Ranks = ALONE,
     ) -> None:
-        self.plan, self._parameters, self._count = plan, parameters, count
+        self.plan, self._parameters, self._count, self.ranks = plan, parameters, count, ranks
         self.layout = Layout(tuple(parameters), tuple(tuple(p.shape) for p in parameters.values()))
         self._columns = _columns(self.layout)
         self.bound: Any = plan.mechanism.bound
         self.state = self.bound.start(self.layout)
         self._denoised = None if plan.mechanism.denoise is None else plan.mechanism.denoise.start(self.layout)
+        self.root = self._own = Root(seed)  # of what all ranks draw alike, and of this one's noise
+        if not ranks.alone:
+            self.root = Root(seed, ranks.lead("drawing a key", lambda: os.urandom(32)))
         self._on_disk = ledger is not None
         book = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
-        self._ledger = Account(book, plan, self.layout, audit)
+        self._ledger: Account = ranks.lead(
+            "opening the ledger", lambda: Account(book, plan, self.layout, audit), Account.followed
+        )
         self._scaled: tuple[Any, dict[str, float]] | None = None  # the scales of the last release
-        self.root = Root(seed)
         self.begun = self._ledger.released  # the step at which this process took over
         self._process = os.getpid()
         self._checked = not probe  # whether contributions were held against the contract, one by one
@@ -65,6 +71,7 @@ class Aggregate:
             self._check_budget()
             self._check_contract()
             self._check_noise()
+            self._check_shares()
         except BaseException:
             self._ledger.close()
             raise
@@ -204,13 +211,23 @@ class Aggregate:
         """
         if self.remaining == 0:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
-        factor = self.plan.noise_factor(self.released)
-        stream = self.root.stream("noise", self.released)  # the count goes up before the noise is drawn: never twice
-        self._ledger.spend(self._participations, **({"seeded": True} if self.root.seeded else {}), **notes)
-        mechanism = self.plan.mechanism
+        factor, ranks = self.plan.noise_factor(self.released), self.ranks
+        purpose = f"noise of rank {ranks.rank}" if ranks.noise_shares else "noise"
+        stream = self._own.stream(purpose, self.released)  # the count goes up before the noise is drawn: never twice
+        known = {"seeded": True} if self.root.seeded else {}
+        together: dict[str, Any] = {} if ranks.alone else {"ranks": ranks.size}
+        shares = {"noise_shares": True} if ranks.noise_shares else {}
+        self._write(lambda: self._ledger.spend(self._participations, **known, **together, **shares, **notes))
+        mechanism, part = self.plan.mechanism, ranks.noise_part
         scales = self._scales(mechanism.contract(self.layout, self.state), factor)
         over = 1 / self._count
-        released = self._sums.release(mechanism.noise, scales, stream, over if mechanism.denoise is None else 1.0)
+        released = self._sums.release(
+            mechanism.noise,
+            scales if part == 1 else {name: part * scale for name, scale in scales.items()},
+            stream if part else None,
+            over if mechanism.denoise is None else 1.0,
+            None if ranks.alone else ranks.total,
+        )
         answers = {name: released.pop(name) for name in self._asked}
         if mechanism.denoise is not None:
             law: Any = mechanism.noise.law
@@ -224,6 +241,12 @@ class Aggregate:
             self.state = self.bound.learn(answers, self.state)
         self.clear()
         return released
+
+    def _write(self, write: Callable[[], None]) -> None:
+        """Have something written in the ledger: by rank 0, and the others take note of it."""
+        news = self.ranks.lead("writing the ledger", write, lambda _: self._ledger.news())
+        if not self.ranks.first:
+            self._ledger.follow(news)
 
     def _scales(self, contract: Contract, factor: float) -> dict[str, float]:
         """The noise's scale for each member of a contract; computed again when one of the two has changed."""
@@ -245,6 +268,7 @@ class Aggregate:
             rest = [replace(rest[0], steps=self._participations(remaining))]
         proven = guarantee_of(self.plan, self.layout, [*spent, *rest, *self._ledger.queries])
         rests_on = [*proven.conditions, *self._ledger.conditions, *conditions]
+        rests_on += self._ledger.together(self.ranks.size, self.ranks.noise_shares)
         if self.root.seeded and SEEDED not in rests_on:
             rests_on.insert(0, SEEDED)
         made = [*spent, *self._ledger.queries]
@@ -330,7 +354,8 @@ class Aggregate:
         """
         released, taken = self.check_state_dict(state)
         self.clear()
-        self._ledger.restore(released, taken, **({"seeded": True} if state.get("seeded") else {}))
+        known = {"seeded": True} if state.get("seeded") else {}
+        self._write(lambda: self._ledger.restore(released, taken, **known))
         self.begun = self._ledger.released
         if self._asked:
             self.state = state["bound"]
@@ -364,6 +389,21 @@ class Aggregate:
                     "little or too much to be drawn exactly. Use another allocation or multiplier."
                 )
 
+    def _check_shares(self) -> None:
+        """Refuse noise that is not a sum of shares of the same kind."""
+        if self.ranks.noise_shares and (
+            not self.plan.mechanism.noise.law.gaussian or self.plan.mechanism.hardening == "exact"
+        ):
+            what = (
+                "exact (discrete) noise"
+                if self.plan.mechanism.hardening == "exact"
+                else repr(self.plan.mechanism.noise)
+            )
+            raise ConfigError(
+                f"{what} cannot be drawn in shares: only Gaussian ones add up to the same law. Use Gaussian noise, or "
+                "leave noise_shares out: rank 0 then draws the noise."
+            )
+
     def _check_budget(self) -> None:
         limit = self.plan.epsilon
         if limit is None:
@@ -382,6 +422,16 @@ class Handle:
 
     def __init__(self, aggregate: Aggregate) -> None:
         self.plan, self._aggregate = aggregate.plan, aggregate
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train together; this one alone, mostly."""
+        return self._aggregate.ranks
+
+    @property
+    def writes(self) -> bool:
+        """Whether files are this process's to write: that of rank 0, where several train together."""
+        return self.ranks.first
 
     @property
     def released(self) -> int:

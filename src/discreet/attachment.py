@@ -1,6 +1,7 @@
 """A hold on a model's trainable parameters: one plan at a time, and a plain backward pass on them raises."""
 
 import weakref
+from collections.abc import Mapping
 
 import torch
 from torch import Tensor, nn
@@ -28,15 +29,19 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
 
 
 class Attachment:
-    """The hold itself, until it is released; the model is not wrapped, and is as it was afterwards."""
+    """The hold itself, until it is released; the model is not wrapped, and is as it was afterwards.
 
-    def __init__(self, model: nn.Module) -> None:
+    `used` are the parameters that backward passes reach, where they are not the model's own (sharded ones made whole).
+    """
+
+    def __init__(self, model: nn.Module, used: Mapping[str, nn.Parameter] | None = None) -> None:
         self._parameters = trainable(model)
+        used = self._parameters if used is None else used
         self._formats = {name: (p.dtype, p.device) for name, p in self._parameters.items()}
         self._norms = [(name, m) for name, m in model.named_modules() if isinstance(m, _NormBase)]
         self.held = True
         _HELD.update({id(p): p for p in self._parameters.values()})
-        self._guards = [p.register_post_accumulate_grad_hook(_refuse_plain) for p in self._parameters.values()]
+        self._guards = [p.register_post_accumulate_grad_hook(_refuse_plain) for p in used.values()]
 
     def check(self) -> None:
         """Raise if the plan was detached."""
@@ -103,7 +108,7 @@ def _problem(module: nn.Module) -> str | None:
     if isinstance(module, torch.jit.ScriptModule):
         return "is a TorchScript module, which cannot be taken apart by examples; attach the original module."
     if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        return "spreads a batch over devices, which is not supported; attach the module inside it."
+        return "spreads a batch over devices itself; attach the module inside it, and its ranks train together."
     if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
         return (
             "uses statistics of the whole batch, which mixes examples, and keeps them; replace it by GroupNorm, "

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from discreet.aggregate import Handle
+from discreet.distributed import is_sharded
 from discreet.errors import ConfigError
 from discreet.ledger import sync_folder
 
@@ -50,8 +51,16 @@ def save_checkpoint(
 ) -> None:
     """Write model, optimizer, schedule and the private state to one file, which replaces the last one in one move.
 
-    `extra` is anything of plain values and tensors.
+    `extra` is anything of plain values and tensors. Where several processes train together, rank 0 writes it, and the
+    others have nothing to do.
     """
+    if any(is_sharded(p) for p in model.parameters()):
+        raise ConfigError(
+            "the model is sharded over ranks, and one file holds whole models; save it with "
+            "torch.distributed.checkpoint, and private.state_dict() beside it."
+        )
+    if not private.writes:
+        return
     parts = {
         "model": dict(model.state_dict()),
         "optimizer": None if optimizer is None else optimizer.state_dict(),

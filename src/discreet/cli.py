@@ -530,12 +530,19 @@ def _show(made: "Config", as_json: bool) -> None:
 
 
 def _carry_out(run: "Callable[[Watch], Outcome]", as_json: bool = False, quiet: bool = False) -> "Outcome":
-    """Run with a bar (or plain lines), stopped cleanly by Ctrl-C or SIGTERM, and print how it ended."""
+    """Run with a bar (or plain lines), stopped cleanly by Ctrl-C or SIGTERM, and print how it ended.
+
+    Where several ranks train together, rank 0 says it for all.
+    """
+    from discreet.distributed import find
     from discreet.report import write as write_report
     from discreet.watching import watching
 
-    with watching(Console(stderr=True)) as (watch, stopped):
+    first = find().first
+    with watching(Console(stderr=True, quiet=not first)) as (watch, stopped):
         outcome = run(watch)
+        if not first:
+            return outcome
         watch.stage("writing the report")
         if not outcome.already or not (outcome.folder / "report.html").is_file():
             write_report([outcome.folder])

@@ -12,6 +12,7 @@ Whoever can rewrite the whole file can forge it: a chain without a secret proves
 is then signed), and so does an anchor: the last line's hash, kept elsewhere.
 """
 
+import copy
 import hashlib
 import hmac
 import json
@@ -42,6 +43,26 @@ _TEXT = json.JSONEncoder(sort_keys=True).encode
 SEEDED = Condition(
     "noise and sampling came from a fixed seed, so whoever knows it can take the noise off again", "broken"
 )
+
+
+def together(ranks: int, shares: bool) -> tuple[Condition, ...]:
+    """What a guarantee rests on where so many processes trained together, with noise in shares or not."""
+    if ranks == 1:
+        return ()
+    who = f"{ranks} processes trained together"
+    if shares:
+        words = (
+            f"{who}, each of which added Gaussian noise with 1/{ranks} of the variance to its sum before it left; this "
+            "is for whoever sees what is released and knows none of these shares. For ranks that pool what they know "
+            "(shares, the draw, what passes between ranks) only another rank's share hides that rank's examples: the "
+            f"noise's multiplier over the square root of {ranks}, and no sampling"
+        )
+    else:
+        words = (
+            f"{who}; rank 0 drew the noise, and all of them and the network between them are trusted: they see the "
+            "draw and sums before the noise"
+        )
+    return (Condition(words, "assumed"),)
 
 
 @dataclass(frozen=True)
@@ -113,6 +134,8 @@ class Run:
     cheapened: bool = False  # whether a line counts less than its steps cost
     seeded: bool = False  # whether a release's noise came from a known seed
     unprobed: bool = False  # whether a release was made before anything was probed
+    ranks: int = 1  # the most processes that made a release together
+    shares: bool = True  # whether all that were made together had noise in shares
     _spent: list[Phase] = field(default_factory=list)
     _last: int = 0  # how many steps the last of them has: a Phase is made when it is asked for, not at each step
 
@@ -227,6 +250,9 @@ class Content:
             run.recovered += bool(content.get("recovered"))
             run.seeded |= bool(content.get("seeded"))
             run.unprobed |= bool(content.get("unprobed"))
+            ranks = whole("ranks", content.get("ranks", 1), least=1)
+            run.ranks = max(run.ranks, ranks)
+            run.shares &= ranks == 1 or bool(content.get("noise_shares"))
         elif kind == "run":
             if content["run"] in self.runs or (self.runs and self.dataset is None):
                 raise PrivacyError("it opens a second run in a file that holds one")
@@ -324,6 +350,7 @@ class Book:
         self.content = Content(stages=(*stages, *(() if ledger is None else ledger.stages)))
         self._key = None if ledger is None else ledger.key
         self._read = 0  # bytes of the file that are in `content`
+        self.news: list[bytes] | None = None  # lines that others are still to be told of, where there are others
         self._lock: FileLock | None = None
         if self.path is not None:
             try:
@@ -374,6 +401,7 @@ class Book:
             for line in lines:
                 _take(self.content, self.path, len(self.content.hashes) + 1, line, self._key)
                 self._read += len(line) + 1
+                self._tell(line)
             if torn:
                 self._recover(torn)
         self._check_dataset()
@@ -442,6 +470,17 @@ class Book:
             self.content.add(content, digest)
         else:
             self.content.take(line[:-1], self._key)
+        self._tell(line[:-1])
+
+    def _tell(self, line: bytes) -> None:
+        if self.news is not None:
+            self.news.append(line)
+
+    def copied(self) -> "Book":
+        """What the file says so far, without the file: for those who follow it from another process."""
+        found = Book(None)
+        found.content = self.content
+        return found
 
     def _take_back(self) -> None:
         assert self.path is not None
@@ -466,6 +505,9 @@ def release_line(run: str, state: Run, count: int, participations: int, **notes:
     multiplier = state.stretch(state.released)[1]
     one = {"rate": state.one.rate, "multiplier": multiplier, "participations": participations}
     return {"kind": "release", "run": run, "step": state.released, "count": count, **one, **notes}
+
+
+News = tuple[tuple[bytes, ...], tuple[int, int, int]]  # lines; releases, participations and what is counted ahead
 
 
 class Account:
@@ -567,6 +609,10 @@ class Account:
         """Whether some release of this run was made before anything was probed."""
         return self._run.unprobed
 
+    def together(self, ranks: int, shares: bool) -> tuple[Condition, ...]:
+        """What the guarantee rests on where processes trained together, or so many will."""
+        return together(max(ranks, self._run.ranks), self._run.shares and (shares or ranks == 1))
+
     @property
     def queries(self) -> tuple[Phase, ...]:
         """What else this file's run asked of the data."""
@@ -620,6 +666,26 @@ class Account:
             with self._held():
                 self._append(missing, taken, restored=True, **notes)
             self._spent, self._taken, self._ahead = released, self._taken + taken, 0
+
+    # --- followed by other processes ---------------------------------------------------------------------------------
+
+    def followed(self) -> "Account":
+        """This account as other processes have it: they write nothing, and follow what is written here."""
+        found = copy.copy(self)
+        found._book, found._own = self._book.copied(), None
+        self._book.news = []
+        return found
+
+    def news(self) -> "News":
+        """What was written and read since the last time, for those who follow."""
+        lines, self._book.news = self._book.news or [], []
+        return tuple(lines), (self._spent, self._taken, self._ahead)
+
+    def follow(self, news: "News") -> None:
+        """Take over what the one who writes has written."""
+        lines, (self._spent, self._taken, self._ahead) = news
+        for line in lines:
+            self._book.content.take(line, None)
 
     def _held(self) -> AbstractContextManager[None]:
         """The file, with what others have added read: one's own is held anyway."""

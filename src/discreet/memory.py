@@ -19,7 +19,7 @@ def chunk_that_fits(model: nn.Module, row: Tensor, copies: int, batch_size: int)
     """
     try:
         twin = copy.deepcopy(model)
-    except (RuntimeError, TypeError):
+    except (RuntimeError, TypeError, AssertionError):
         return min(_GUESS, 2 * batch_size)
     kept = 0
     seen: set[int] = set()

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from discreet.accounting.guarantee import Condition
 from discreet.aggregate import Aggregate, Handle
 from discreet.attachment import Attachment, ready, trainable
+from discreet.distributed import ALONE, Group, Ranks, Shares, facts, find, fingerprint
 from discreet.errors import ConfigError, PrivacyError, whole
 from discreet.gradients import Engine
 from discreet.gradients.engine import MEMORY, UnitGradients
@@ -25,6 +26,7 @@ from discreet.ledger import Ledger
 from discreet.loading import Collate, Draw, PaddedCollate, length_of, load, tensors_of
 from discreet.plan import Plan
 from discreet.probes import Recorder, check_sums, replay
+from discreet.sharding import Sharding, sharding_of
 
 
 def attach(
@@ -37,6 +39,8 @@ def attach(
     audit: Mapping[str, Any] | None = None,
     memory: float = MEMORY,
     kernels: Mapping[str, str] | None = None,
+    group: Group = None,
+    noise_shares: bool = False,
 ) -> "Private":
     """Attach a plan to an unmodified model, and return the handle that draws batches and makes gradients private.
 
@@ -49,9 +53,27 @@ def attach(
     `memory` is how much a step may take, as a multiple of what an ordinary step takes (math.inf: whatever is fastest);
     `kernels` pins how a parameter's gradients are made, by its name (`private.kernels` shows what was chosen). Neither
     changes what is released.
+
+    Under torchrun, or where a process group has been begun, the ranks train together: every one of them calls attach,
+    and then the same methods as often as the others (discreet.distributed). `group` is another group than the default
+    one, or False for a process that is to be alone; with `noise_shares` no rank knows all of the noise.
     """
-    plan, engine = ready(model, plan), Engine(model, memory=memory, kernels=kernels)
-    return Private(model, plan, ledger, preflight, seed, audit, engine)
+    ranks = find(group, noise_shares=noise_shares)
+    with ranks.reported():
+        plan = ready(model, plan)
+        asked = {"seed": seed, "preflight": preflight, "audit": audit, "noise_shares": noise_shares}
+        if not ranks.alone:
+            ranks.agree("attach", facts(model, plan, **asked))
+        sharding = sharding_of(model, ranks, plan.mechanism.bound)
+        parameters = None if sharding is None else sharding.parameters
+        engine = Engine(model, memory=memory, kernels=kernels, parameters=parameters)
+        private = Private(model, plan, ledger, preflight, seed, audit, engine, ranks, sharding)
+    try:
+        ranks.exchange("attached")
+    except BaseException:
+        private.detach()
+        raise
+    return private
 
 
 @dataclass
@@ -62,10 +84,13 @@ class _Chunk:
     units: int
     first: bool
     last: bool
-    slots: Tensor | None = None  # which microbatch each unit belongs to, where there are any
+    slots: npt.NDArray[np.int64] | None = None  # which microbatch each unit belongs to, where there are any
     norms: Tensor | None = None  # squared norms of the rows' features, where they are fixed
     since: int = 0
     done: bool = False
+
+
+_END = object()  # of the batches
 
 
 class Private(Handle):
@@ -80,17 +105,20 @@ class Private(Handle):
         seed: int | None,
         audit: Mapping[str, Any] | None = None,
         engine: Engine | None = None,
+        ranks: Ranks = ALONE,
+        sharding: Sharding | None = None,
     ) -> None:
-        self._model = model
+        self._model, self._ranks, self._sharding = model, ranks, sharding
+        self._engine = Engine(model) if engine is None else engine
         self._parameters = trainable(model)
+        whole = self._engine.parameters  # the same, but where they are sharded
         self._slots, count = None, plan.sampling.batch_size
         size = plan.mechanism.microbatch
         if size > 1:
             count = max(1, round(plan.sampling.batch_size / size))
-            self._slots = Slots(self._parameters, count, size)
-        aggregate = Aggregate(self._parameters, plan, ledger, count=count, probe=preflight, seed=seed, audit=audit)
+            self._slots = Slots(whole, count, size)
+        aggregate = Aggregate(whole, plan, ledger, count=count, probe=preflight, seed=seed, audit=audit, ranks=ranks)
         super().__init__(aggregate)
-        self._engine = Engine(model) if engine is None else engine
         self._measure = plan.mechanism.bound.needs == "norms"
         self._gate: Any = None
         try:
@@ -100,14 +128,15 @@ class Private(Handle):
             self._aggregate.close()
             raise
         self._chunks: deque[_Chunk] = deque()
-        self._iteration = 0
+        self._iteration, self._loops = 0, 0
+        self._replayed = False  # whether the model was replayed, on every rank
         self._own_loop = False  # whether the library's own loop and loss are all that uses this
         self._versions: list[int] = []  # of the parameters, when the open batch began
         self._since = now()
         self._length: int | None = None  # of the data a loader of one's own reads, once its collate is made
         self._probes = _Probes(model) if preflight else None
         self._coins: tuple[int, npt.NDArray[np.bool_]] | None = None  # which steps of a stretch are probed again
-        self._attachment = Attachment(model)
+        self._attachment = Attachment(model, whole)
 
     # --- drawing -------------------------------------------------------------------------------------------------
 
@@ -121,6 +150,7 @@ class Private(Handle):
         num_workers: int = 0,
         pin_memory: bool = False,
         fixed: bool = False,
+        sharded: bool = False,
     ) -> Iterator[Any]:
         """The plan's remaining steps (at most `steps` of them), one logical batch each, drawn by its sampler.
 
@@ -130,11 +160,17 @@ class Private(Handle):
         `fixed` says of tensors that nobody writes to them or to the batches, not even past autograd (`.data`, numpy):
         the norms of the first one's rows are then computed once, for a first layer that is linear in them, and a draw
         of all rows is not copied.
+
+        Where several ranks train together, each gets its share of every draw, and as many chunks as the others; it
+        reads no other rows. With `sharded`, `data` is this rank's own part of the data, and its share of a draw are
+        those who are in it.
         """
         self._check_attached()
-        length = length_of(data)
-        self.plan.sampling.check_length(length)
-        chunks = self._draw(length, steps, at_most)
+        with self._ranks.reported():
+            shares = self._shares(length_of(data), sharded)
+            self.plan.sampling.check_length(shares.length)
+        self._loop(shares.length, steps, at_most)
+        chunks = self._draw(shares, steps, at_most)
         handed: deque[_Chunk] = deque()
         features = _Features(data, collate_fn) if fixed else None
 
@@ -179,7 +215,25 @@ class Private(Handle):
         if self._slots is not None:
             self._slots.clear()
 
-    def _draw(self, length: int, steps: int | None, at_most: int | None) -> Iterator[tuple[_Chunk, Draw]]:
+    def _shares(self, length: int, sharded: bool) -> Shares:
+        """How draws from data of this length (of this rank's own, if `sharded`) are split over the ranks."""
+        if not sharded:
+            return Shares(self._ranks.rank, self._ranks.size, length)
+        if self._slots is not None:
+            raise ConfigError(
+                "microbatches are made of any examples, and with sharded=True an example stays with the rank that has "
+                "it; leave one of the two out."
+            )
+        return Shares(self._ranks.rank, self._ranks.size, *self._ranks.exchange("counting the data", length))
+
+    def _loop(self, length: int, steps: int | None, at_most: int | None) -> None:
+        """A loop over batches begins, on all ranks alike."""
+        self._loops += 1
+        if not self._ranks.alone:
+            counted = {"number of examples": length, "steps": steps, "at_most": at_most, "loop": self._loops}
+            self._ranks.agree("private.batches", counted)
+
+    def _draw(self, shares: Shares, steps: int | None, at_most: int | None) -> Iterator[tuple[_Chunk, Draw]]:
         steps = self.remaining if steps is None else min(self.remaining, whole("steps", steps, least=0))
         if at_most is not None:
             whole("at_most", at_most, least=1)
@@ -188,25 +242,31 @@ class Private(Handle):
         def draw() -> Iterator[tuple[_Chunk, Draw]]:
             for step in range(first, first + steps):
                 self._check_attached()
-                indices = self._aggregate.draw(length, step)
-                size = max(1, len(indices)) if at_most is None else at_most
-                starts = range(0, max(1, len(indices)), size)
+                indices = self._aggregate.draw(shares.length, step)
                 slots = self._assign(len(indices), step)
+                mine, most = shares.split(indices, slots)
+                indices, slots = shares.rows(indices[mine]), None if slots is None else slots[mine]
+                size = max(1, most) if at_most is None else at_most
+                starts = range(0, max(1, most), size)  # as many as the rank with the largest share has
                 for start in starts:
                     part = indices[start : start + size]
-                    mine = None if slots is None else slots[start : start + size]
-                    yield _Chunk(step, len(part), first=start == 0, last=start == starts[-1], slots=mine), part
+                    some = None if slots is None else slots[start : start + size]
+                    yield _Chunk(step, len(part), first=start == 0, last=start == starts[-1], slots=some), part
 
         return draw()
 
-    def _assign(self, units: int, step: int) -> Tensor | None:
+    def _assign(self, units: int, step: int) -> npt.NDArray[np.int64] | None:
         """A secret, uniformly random microbatch for each unit of a draw, each independently."""
         if self._slots is None:
             return None
-        return torch.from_numpy(self._aggregate.root.stream("microbatches", step).below(self._slots.count, units))
+        return self._aggregate.root.stream("microbatches", step).below(self._slots.count, units)
 
     def _hand_out(self, loaded: Iterator[Any], handed: deque[_Chunk], iteration: int) -> Iterator[Any]:
-        for batch in loaded:
+        while True:
+            with self._ranks.reported():
+                batch: Any = next(loaded, _END)
+            if batch is _END:
+                return
             if iteration != self._iteration:
                 raise PrivacyError(
                     "this loop was given up: an error ended its batch, or it was replaced by a later call of batches()."
@@ -226,10 +286,11 @@ class Private(Handle):
                 self._engine.known = None
             if iteration == self._iteration and not chunk.done:
                 self._begin()
-                raise PrivacyError(
-                    f"the batch of step {chunk.step} was handed out, but private.backward(losses) was not called for "
-                    "it; call it for every batch, or break out of the loop."
-                )
+                with self._ranks.reported():
+                    raise PrivacyError(
+                        f"the batch of step {chunk.step} was handed out, but private.backward(losses) was not called "
+                        "for it; call it for every batch, or break out of the loop."
+                    )
 
     def _opened(self) -> None:
         """A batch is handed out: whatever the model made before does not belong to it."""
@@ -255,6 +316,20 @@ class Private(Handle):
     def _backward(self, losses: Tensor) -> bool:
         self._check_attached()
         chunk = self._current()
+        with self._ranks.reported(), self._whole():
+            self._add(losses, chunk)
+        if self._sharding is not None and not chunk.last:  # or a rank would wait in the next forward pass
+            self._ranks.exchange(f"the next chunk of step {chunk.step}")
+        if chunk.last:
+            self._release()
+        return chunk.last
+
+    def _whole(self) -> AbstractContextManager[None]:
+        """Parameters that are sharded are whole in here."""
+        return nullcontext() if self._sharding is None else self._sharding.whole()
+
+    def _add(self, losses: Tensor, chunk: _Chunk) -> None:
+        """Bound the gradients of a chunk's losses and add them to the batch's sum."""
         self._check_losses(losses, chunk)
         versions = [p._version for p in self._parameters.values()]
         if not chunk.first and versions != self._versions:
@@ -277,11 +352,14 @@ class Private(Handle):
         chunk.done = True
         self._chunks.popleft()
         self._since = now()
-        if chunk.last:
-            if self._slots is not None:
-                self._aggregate.add(self._slots.gradients())
-            self._release()
-        return chunk.last
+        if chunk.last and self._slots is not None:
+            self._add_slots(self._slots)
+
+    def _add_slots(self, slots: Slots) -> None:
+        """Bound the microbatches' means and add them: of those that are this rank's."""
+        mine, found = torch.arange(self._ranks.rank, slots.count, self._ranks.size), slots.gradients()
+        if len(mine):
+            self._aggregate.add(found if self._ranks.alone else found.select(mine))
 
     def _current(self) -> _Chunk:
         if not self._chunks:
@@ -307,7 +385,7 @@ class Private(Handle):
             self._accumulate_outputs(losses, chunk)
             return
         probe = chunk.first and self._probed(chunk.step)
-        plain = None if self._probes is None else self._probes.plain(losses, self._parameters)
+        plain = None if self._probes is None else self._probes.plain(losses, self._engine.parameters)
         gradients = self._engine.gradients(
             losses, chunk.units, since=max(chunk.since, self._since), probe=probe, measure=self._measure
         )
@@ -315,13 +393,13 @@ class Private(Handle):
             self._refuse_strangers(gradients)
         if self._probes is not None:
             self._probes.compare(gradients, plain)
-        self._add(gradients, losses.detach().isfinite(), chunk.slots)
+        self._add_units(gradients, losses.detach().isfinite(), chunk.slots)
         if self._probes is not None:
             del gradients, plain  # a replay needs room
             self._probes.replay(chunk.units)
 
     @torch.no_grad()
-    def _add(self, gradients: UnitGradients, finite: Tensor, slots: Tensor | None) -> None:
+    def _add_units(self, gradients: UnitGradients, finite: Tensor, slots: npt.NDArray[np.int64] | None) -> None:
         """Add the units' gradients to the sums, or to their microbatches."""
         if self._slots is None:
             self._aggregate.add(gradients, finite)
@@ -330,7 +408,7 @@ class Private(Handle):
         for squared in gradients.norms().values():
             finite &= squared.isfinite()
         kept = finite.nonzero().squeeze(1)
-        self._slots.add(gradients.select(kept), slots[kept.cpu()])
+        self._slots.add(gradients.select(kept), torch.from_numpy(slots)[kept.cpu()])
 
     def _accumulate_outputs(self, losses: Tensor, chunk: _Chunk) -> None:
         """The bound works inside the network: what comes out of the one backward pass is bounded already."""
@@ -355,12 +433,27 @@ class Private(Handle):
 
     def _release(self) -> None:
         """Count the step, add the noise, and assign the gradients."""
-        replayed = self._probes is not None and self._probes.replayed
-        released = self._aggregate.release(**({} if replayed else {"unprobed": True}))
+        self._agree()
+        released = self._aggregate.release(**({} if self._replayed else {"unprobed": True}))
         for name, gradient in released.items():
-            parameter = self._parameters[name]
-            parameter.grad = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)
+            dtype = self._parameters[name].dtype
+            found = gradient if gradient.dtype == dtype else gradient.to(dtype)
+            self._parameters[name].grad = found if self._sharding is None else self._sharding.shard(name, found)
         self._clear()
+
+    def _agree(self) -> None:
+        """Before anything is counted: all ranks have summed this step, with the same parameters."""
+        mine = self._probes is not None and self._probes.replayed
+        if self._ranks.alone:
+            self._replayed = mine
+            return
+        try:
+            place = f"release of step {self.released} in loop {self._loops}"
+            said = self._ranks.agree(place, {"parameters": fingerprint(self._parameters)}, mine)
+        except BaseException:
+            self._begin()
+            raise
+        self._replayed = all(said)
 
     @property
     def kernels(self) -> dict[str, str]:
@@ -381,10 +474,10 @@ class Private(Handle):
         """What is known of examples not mixing."""
         seen = "no example's loss depends on another example, probed by reweighting the losses"
         earlier = self._aggregate.unprobed
-        if self._probes is not None and self._probes.replayed and not earlier:
+        if self._replayed and not earlier:
             return (Condition(f"{seen} and by replaying the model with one row replaced", "checked"),)
         why = "preflight was turned off" if self._probes is None else "the model could not be replayed"
-        if self._probes is not None and self._probes.replayed:
+        if self._replayed:
             why = "some steps were made without preflight"
         hidden = f"nothing that carries no gradient mixes examples or is kept from batch to batch ({why})"
         return Condition(seen, "checked"), Condition(hidden, "assumed")
@@ -408,6 +501,7 @@ class Private(Handle):
 
     def _check_attached(self) -> None:
         self._aggregate.check_process()
+        self._ranks.check()
         self._attachment.check()
 
     def _probed(self, step: int) -> bool:
@@ -513,7 +607,8 @@ class BatchSampler:
             )
         iteration = private._begin()
         private._since = now()
-        draws = private._draw(private._length, self._steps, None)
+        private._loop(private._length, self._steps, None)
+        draws = private._draw(private._shares(private._length, sharded=False), self._steps, None)
         while True:
             if iteration != private._iteration:
                 raise PrivacyError("this loop was replaced by a later one; use the later one.")

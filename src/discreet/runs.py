@@ -47,6 +47,7 @@ from discreet.augmentation import Images
 from discreet.config import EXAMPLES, Config, FederatedSection
 from discreet.data import Data, load
 from discreet.description import to_toml
+from discreet.distributed import Ranks, find, refuse
 from discreet.errors import ConfigError, PrivacyError, positive, whole
 from discreet.federated import Local, Users
 from discreet.ledger import Ledger, sync_folder
@@ -86,10 +87,18 @@ class Outcome:
 def train(config: Config, folder: str | Path, watch: Watch | None = None) -> Outcome:
     """Begin a run in a new folder; one that is there already is left alone.
 
-    A config or data that is refused leaves no folder: nothing of it was released.
+    A config or data that is refused leaves no folder: nothing of it was released. Under torchrun all ranks train
+    together, and the folder is rank 0's.
     """
-    folder = Path(folder)
-    check(config)
+    ranks = find()
+    with ranks.reported():
+        check(config)
+        if ranks.first:
+            return _begin(config, Path(folder), watch or Watch(), ranks)
+        return _carry_out(_settled(config), Path(folder), watch or Watch(), ranks)
+
+
+def _begin(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outcome:
     made = _make(folder)
     try:
         with _held(folder):
@@ -98,7 +107,7 @@ def train(config: Config, folder: str | Path, watch: Watch | None = None) -> Out
             try:
                 settled = _settled(config)
                 write(folder / "config.toml", settled.to_toml())
-                return _carry_out(settled, folder, watch or Watch())
+                return _carry_out(settled, folder, watch, ranks)
             except (ConfigError, PrivacyError):
                 _unmake(folder)
                 raise
@@ -109,19 +118,27 @@ def train(config: Config, folder: str | Path, watch: Watch | None = None) -> Out
 
 
 def resume(folder: str | Path, watch: Watch | None = None) -> Outcome:
-    """Continue a run where it was left; one that has finished is left alone."""
-    folder = Path(folder)
+    """Continue a run where it was left, with any number of ranks; one that has finished is left alone."""
+    folder, ranks = Path(folder), find()
+    with ranks.reported():
+        return _resume(folder, watch or Watch(), ranks)
+
+
+def _resume(folder: Path, watch: Watch, ranks: Ranks) -> Outcome:
     if not os.path.isfile(folder / "config.toml"):
         raise ConfigError(f"{folder} is no run's folder: it has no config.toml. Begin one with: discreet train")
     config = configuration.load(folder / "config.toml")
     finished = read_end(folder)
+    ranks.agree("resume", {"view of whether the run has finished": finished is not None})
     if finished is not None:
         (folder / COINS).unlink(missing_ok=True)  # a crash may have come between the end and this
         return finished
     check(config)
+    if not ranks.first:
+        return _carry_out(config, folder, watch, ranks)
     with _held(folder):
         _tidy(folder)
-        return _carry_out(config, folder, watch or Watch())
+        return _carry_out(config, folder, watch, ranks)
 
 
 def read_end(folder: str | Path) -> Outcome | None:
@@ -144,7 +161,9 @@ def read_end(folder: str | Path) -> Outcome | None:
         raise ConfigError(f"{folder} has finished, but cannot be read: {error}") from error
 
 
-def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
+def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outcome:
+    if config.audit.canaries:
+        refuse("an audit within a run")
     watch.stage("reading the data")
     data = read_data(config, watch.download)
     torch.manual_seed(config.run.seed)
@@ -153,25 +172,29 @@ def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
     changes = _changes(config)
     _try(model, data, changes)
     users = None if config.federated is None else users_of(config.federated, data, config.run.seed)
-    plan = _plan(config, folder, length_of(data.train) if users is None else len(users), model, watch)
+    units = length_of(data.train) if users is None else len(users)
+    plan = ranks.lead("solving for the noise", lambda: _plan(config, folder, units, model, watch))
     optimizer = make_optimizer(config.beside_canaries(length_of(data.train)), model)
     witness = _witness(config, folder, model, data, plan)
-    board = _Board(folder / "tensorboard") if config.run.tensorboard else None
-    _mend_records(folder)
+    board = _Board(folder / "tensorboard") if config.run.tensorboard and ranks.first else None
+    if ranks.first:
+        _mend_records(folder)
 
     def record(values: Record) -> None:
+        if not ranks.first:
+            return
         _append(folder / "metrics.jsonl", json.dumps(values))  # of two for one step, after a crash, the later holds
         if board is not None:
             board.add(values)
         watch.record(values)
 
     def begin(done: int, steps: int) -> None:
-        if done:
+        if done and ranks.first:
             (folder / _BEGUN).touch()
         watch.begin(done, steps)
 
     def step(number: int) -> None:
-        if number == 1:
+        if number == 1 and ranks.first:
             (folder / _BEGUN).touch()
         watch.step(number)
 
@@ -200,7 +223,7 @@ def _carry_out(config: Config, folder: Path, watch: Watch) -> Outcome:
         fitted = federated.fit(model, users, plan, **federated_settings(config.federated, users, plan), **course)
     if board is not None:
         board.close()
-    return _conclude(fitted, folder, witness)
+    return ranks.lead("writing down the end", lambda: _conclude(fitted, folder, witness))
 
 
 def _witness(config: Config, folder: Path, model: nn.Module, data: Data, plan: Plan) -> Witness | None:
@@ -442,9 +465,9 @@ def _ledger(config: Config, folder: Path) -> Ledger | Path:
 
 
 def _device(config: Config) -> torch.device:
-    name = config.run.device
+    name, place = config.run.device, os.environ.get("LOCAL_RANK")
     try:
-        device = torch.device(name)
+        device = torch.device(f"cuda:{place}" if name == "cuda" and place is not None else name)
         torch.zeros(1, device=device).tolist()
     except (RuntimeError, AssertionError) as error:
         why = (str(error).splitlines() or [""])[0]

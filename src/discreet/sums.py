@@ -1,7 +1,7 @@
 """The bounded sums of a logical batch, to which noise is added last."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, groupby
 from typing import Protocol
 
@@ -26,9 +26,16 @@ class Sums(Protocol):
     def add_weighted(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None: ...
     def add_rows(self, rows: Tensor, columns: Columns) -> None: ...
     def release(
-        self, noise: Noise, scales: Mapping[str, float], source: Source, factor: float = 1.0
+        self,
+        noise: Noise,
+        scales: Mapping[str, float],
+        source: Source | None,
+        factor: float = 1.0,
+        total: "Total | None" = None,
     ) -> dict[str, Tensor]: ...
 
+
+Total = Callable[[Tensor], Tensor]  # the sum over all ranks, in place
 
 PIECE = 1 << 20  # values that are noised at a time on the CPU: in the cache
 _PIECE_ELSEWHERE = 1 << 24
@@ -88,25 +95,35 @@ class FloatSums:
             view.add_(total.reshape(view.shape))
 
     def release(
-        self, noise: Noise, scales: Mapping[str, float], source: Source, factor: float = 1.0
+        self,
+        noise: Noise,
+        scales: Mapping[str, float],
+        source: Source | None,
+        factor: float = 1.0,
+        total: Total | None = None,
     ) -> dict[str, Tensor]:
         """(Sum + noise) * factor for each tensor, and the sums are cleared.
 
-        The noise is drawn on the CPU, whatever the device, and piece by piece.
+        The noise is drawn on the CPU, whatever the device, and piece by piece. Without a `source` another rank draws
+        it, and `total` adds up what all ranks have.
         """
-        found = self._open()
-        flats = self._flats
+        found, flats = self._open(), self._flats
         self.clear()
         for key, names in self._groups.items():
-            flat, size = flats[key], PIECE if key[0].type == "cpu" else _PIECE_ELSEWHERE
-            for start, stop, scale in self._stretches(names, scales):
-                for first in range(start, stop, size):
-                    piece = flat[first : min(stop, first + size)]
-                    drawn = self._drawn(noise, len(piece), flat.dtype, scale, source)
-                    piece.add_(drawn.to(flat.device))
-                    if factor != 1:
-                        piece.mul_(factor)
+            flat = flats[key]
+            if source is not None:
+                self._add_noise(flat, noise, self._stretches(names, scales), source)
+            (flat if total is None else total(flat)).mul_(factor)
         return found
+
+    def _add_noise(
+        self, flat: Tensor, noise: Noise, stretches: Iterable[tuple[int, int, float]], source: Source
+    ) -> None:
+        size = PIECE if flat.device.type == "cpu" else _PIECE_ELSEWHERE
+        for start, stop, scale in stretches:
+            for first in range(start, stop, size):
+                piece = flat[first : min(stop, first + size)]
+                piece.add_(self._drawn(noise, len(piece), flat.dtype, scale, source).to(flat.device))
 
     def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: Source) -> Tensor:
         drawn = self._room[dtype][:count] if count <= len(self._room[dtype]) else torch.empty(count, dtype=dtype)
@@ -161,16 +178,32 @@ class WholeSums:
                 known += total
 
     def release(
-        self, noise: Noise, scales: Mapping[str, float], source: Source, factor: float = 1.0
+        self,
+        noise: Noise,
+        scales: Mapping[str, float],
+        source: Source | None,
+        factor: float = 1.0,
+        total: Total | None = None,
     ) -> dict[str, Tensor]:
-        """(Sum + discrete Gaussian noise) * factor for each tensor, in float64, and the sums are cleared."""
-        found: dict[str, Tensor] = {}
-        for block in self.blocks:
-            step = block.norm * GRID
-            for name in block.members:
-                like = self._like[name]
-                drawn = torch.from_numpy(discrete_gaussian(like.numel(), scales[name] / step, source))
-                total = drawn + self._sums[name].cpu() if name in self._sums else drawn
-                found[name] = (total.double() * step).mul_(factor).view(like.shape).to(like.device)
+        """(Sum + discrete Gaussian noise) * factor for each tensor, in float64, and the sums are cleared.
+
+        Without a `source` another rank draws the noise, and `total` adds up what all ranks have.
+        """
+        steps = {name: block.norm * GRID for block in self.blocks for name in block.members}
+        noisy: dict[str, Tensor] = {}
+        for name, step in steps.items():
+            size = self._like[name].numel()
+            if source is None:
+                noisy[name] = torch.zeros(size, dtype=torch.int64)
+            else:
+                noisy[name] = torch.from_numpy(discrete_gaussian(size, scales[name] / step, source))
+            if name in self._sums:
+                noisy[name] += self._sums[name].cpu()
+        if total is not None:
+            sizes = [len(t) for t in noisy.values()]
+            noisy = dict(zip(noisy, total(torch.cat(list(noisy.values()))).split(sizes), strict=True))
         self.clear()
-        return found
+        return {
+            name: (t.double() * steps[name]).mul_(factor).view(self._like[name].shape).to(self._like[name].device)
+            for name, t in noisy.items()
+        }

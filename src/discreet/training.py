@@ -17,6 +17,7 @@ from discreet.accounting.guarantee import Guarantee
 from discreet.aggregate import Handle
 from discreet.augmentation import Images
 from discreet.checkpoint import load_checkpoint, save_checkpoint
+from discreet.distributed import refuse
 from discreet.errors import ConfigError, PrivacyError, positive, whole
 from discreet.gradients.engine import MEMORY
 from discreet.ledger import Ledger
@@ -115,6 +116,9 @@ def fit(
     - `stop()` is asked after every release;
     - `audit` puts canaries beside the data, for which the plan must have room (discreet.audit.witness).
 
+    Under torchrun every rank calls it with the same arguments, and they train together; the checkpoint is rank 0's to
+    write, and where one rank is to stop, all do.
+
     What is wrong with the arguments is said before anything is counted.
     """
     whole("copies", copies, least=1)
@@ -122,6 +126,8 @@ def fit(
         raise ConfigError(f"copies is {copies}, but nothing changes them: they would all be the same; give augment=.")
     if chunk is not None:
         whole("chunk", chunk, least=1)
+    if audit is not None:
+        refuse("an audit within a run")
     if audit is not None and augment is not None:
         raise ConfigError("a canary's gradient is no changed copy's; audit a run without augment=.")
     length = length_of(data) + (0 if audit is None else audit.count)
@@ -150,6 +156,7 @@ def fit(
         raise ConfigError(f"{type(plan.mechanism.bound).__name__} sees each example once; leave copies at 1.")
     declared = None if audit is None else audit.declared.to_dict()
     private = attach(model, plan, ledger, preflight=preflight, audit=declared, memory=memory)
+    ranks = private.ranks
     try:
         private._own_loop = course.begin(private, own=loss is None and (augment is None or type(augment) is Images))
         device = next(model.parameters()).device
@@ -159,6 +166,9 @@ def fit(
             or course.chunk
             or chunk_that_fits(model, torch.as_tensor(_first(data)[0]), copies, plan.sampling.batch_size)
         )
+        if not ranks.alone:  # each has its share of a batch, and perhaps of the machine's memory
+            mine = -(-at_most // ranks.size) if chunk is None else chunk
+            at_most = min(ranks.exchange("how many rows fit", mine))
         rows: Any = data
         if audit is not None:
             rows, at_most = audit.join(data, private.released), min(at_most, audit.at_most)
@@ -167,13 +177,16 @@ def fit(
             for inputs, targets, *who in private.batches(rows, at_most=at_most):
                 try:
                     x, y = inputs.to(device), targets.to(device)
-                    found = losses(x, y)
+                    with ranks.reported():
+                        found = losses(x, y)
                     if audit is not None:
                         found = audit.losses(x, y, who[0].to(device), found)
                     complete = private.backward(found)
                 except (RuntimeError, MemoryError) as error:
                     if not ran_out(error) or at_most == 1:
                         raise
+                    if not ranks.alone:
+                        raise ConfigError(f"{at_most} rows do not fit into a rank's memory; give chunk=.") from error
                     at_most = course.chunk = max(1, min(at_most, len(inputs)) // 2)
                     if audit is not None:
                         audit.forget()
@@ -181,7 +194,9 @@ def fit(
                 if complete:
                     if audit is not None:
                         audit.released(private.released - 1)
-                    stopped = course.released()
+                    with ranks.reported():
+                        stopped = course.released()
+                    stopped = any(ranks.exchange("whether to stop", stopped))
                     if stopped:
                         break
         return course.end()

@@ -8,7 +8,7 @@ from typing import Any
 from discreet.accounting.guarantee import Condition, Guarantee, guarantee
 from discreet.contracts import Layout
 from discreet.errors import ConfigError, PrivacyError, whole
-from discreet.ledger import SEEDED, Content, Run, read, steps_in_a_pass
+from discreet.ledger import SEEDED, Content, Run, read, steps_in_a_pass, together
 from discreet.plan import Plan, known_stages
 
 
@@ -142,6 +142,7 @@ def _run(name: str, run: Run, content: Content, torn: bool, stages: Sequence[typ
         conditions=(
             *content.broken,
             *((SEEDED,) if run.seeded else ()),
+            *together(run.ranks, run.shares),
             *(() if plan_made is not None else (Condition(_UNKNOWN, "broken"),)),
         ),
     )

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from discreet.accounting.guarantee import Condition
 from discreet.aggregate import Aggregate, Handle
 from discreet.attachment import Attachment, ready, trainable
+from discreet.distributed import refuse
 from discreet.errors import ConfigError, PrivacyError, positive
 from discreet.gradients.engine import UnitGradients
 from discreet.gradients.uses import Materialised, Use, sum_dtype
@@ -46,6 +47,7 @@ class Rounds(Handle):
     ) -> None:
         if isinstance(plan, Plan):
             _check_plan(plan)
+        refuse("federated training")
         plan = ready(model, plan)
         self._denominator = plan.sampling.batch_size if denominator is None else positive("denominator", denominator)
         self._parameters = trainable(model)

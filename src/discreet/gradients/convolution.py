@@ -197,7 +197,7 @@ class Convolution:
             images = inputs[first * per_unit : last * per_unit]
             if any(padding):
                 images = torch.nn.functional.pad(images, padding)
-            images = images.unflatten(-1, (-1, phases)).movedim(-1, 2)  # [images, channels, phases, ...]
+            images = images.reshape(*images.shape[:-1], -1, phases).movedim(-1, 2)  # [images, channels, phases, ...]
             images = images.contiguous() if phases > 1 else images
             for d in range(spatial):
                 reach = int(s["dilation"][d]) * (kernel[d] - 1) + 1

@@ -29,12 +29,21 @@ class Engine:
     a unit's loss depended on no other unit through any differentiable path seen by the probe; or a PrivacyError.
 
     `memory` is how much a backward pass may take, as a multiple of what the forward pass saved; `kernels` pins a
-    parameter's kernel by its name ("*": of all that have it). Neither changes what the gradients are.
+    parameter's kernel by its name ("*": of all that have it). Neither changes what the gradients are. `parameters` are
+    those that will be trained, where the model has them only while it runs.
     """
 
-    def __init__(self, model: nn.Module, *, memory: float = MEMORY, kernels: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        memory: float = MEMORY,
+        kernels: Mapping[str, str] | None = None,
+        parameters: Mapping[str, nn.Parameter] | None = None,
+    ) -> None:
         self._model = model
-        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.parameters = trained if parameters is None else dict(parameters)
         self._names = {id(p): name for name, p in self.parameters.items()}
         self._memory = math.inf if memory == math.inf else positive("memory", memory, zero=True)
         self._pins = dict(kernels or {})

@@ -109,8 +109,6 @@ def _evident(split: Tensor) -> bool:
     return int(torch.cat(active).sum()) > 1
 
 
-
-
 class Fingerprints:
     """The same for the usual reading alone (rows unit by unit, first), without keeping the gradients.
 

@@ -199,9 +199,7 @@ def _preparations(graph: Graph, shared: set[int], own: Sequence[Tensor], units: 
 Found = dict[int, dict[int, Match | None]]
 
 
-def _looked_at(
-    graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor]
-) -> Found:
+def _looked_at(graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor]) -> Found:
     """Where the units stand in the outputs of ops that a gradient reaches.
 
     Most have them where they usually are, which fingerprints tell; the gradients of the others are kept and compared.

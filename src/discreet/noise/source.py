@@ -204,12 +204,13 @@ class Root:
     """A root key, from which every stream of a run is derived: one for each purpose and step.
 
     A forked process gets a new root, so parent and child never share a stream (a seeded root is public anyway
-    and stays).
+    and stays). `key` is 32 secret bytes that several processes share.
     """
 
-    def __init__(self, seed: int | None = None) -> None:
+    def __init__(self, seed: int | None = None, key: bytes | None = None) -> None:
         self.seeded = seed is not None
-        self._key = hashlib.sha256(f"discreet seed {seed}".encode()).digest() if self.seeded else os.urandom(32)
+        secret = os.urandom(32) if key is None else key
+        self._key = hashlib.sha256(f"discreet seed {seed}".encode()).digest() if self.seeded else secret
         self._process = os.getpid()
         self._room = Room()  # where all streams work, one after another: fresh memory is dear
 

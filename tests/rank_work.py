@@ -1,0 +1,349 @@
+"""What the ranks of test_distributed.py do: functions of a rank, each run by several processes at once."""
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn import functional as F
+from torch.utils.data import DataLoader, Dataset
+
+from discreet import (
+    AdaptiveClip,
+    BoundedNetwork,
+    Clip,
+    ConfigError,
+    Encode,
+    FixedSize,
+    Gaussian,
+    Kalman,
+    Mechanism,
+    PerLayerClip,
+    Plan,
+    Poisson,
+    StudentT,
+    Tanh,
+    attach,
+    distributed,
+    fit,
+    load_checkpoint,
+    methods,
+    save_checkpoint,
+)
+from discreet.config import from_dict
+from discreet.federated import Rounds
+from discreet.runs import Watch, resume
+from discreet.runs import train as begin
+
+EXAMPLES, STEPS = 30, 5
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def data():
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(EXAMPLES, 6, generator=generator), torch.randint(3, (EXAMPLES,), generator=generator)
+
+
+class Counted(Dataset):
+    """Rows that note who read them."""
+
+    def __init__(self):
+        self.x, self.y = data()
+        self.read = []
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        self.read.append(i)
+        return self.x[i], self.y[i]
+
+
+class Broken(Counted):
+    """Rows of which some cannot be read."""
+
+    def __getitem__(self, i):
+        if len(self.read) > 20:
+            raise ValueError("no such row")
+        return super().__getitem__(i)
+
+
+def plan(bound=None, noise=None, batch_size=12, sampling=None, steps=STEPS, **settings):
+    mechanism = Mechanism(bound or Clip(0.3), noise or Gaussian(0.0), **settings)
+    sampling = sampling or Poisson(examples=EXAMPLES, batch_size=batch_size)
+    return Plan(sampling=sampling, mechanism=mechanism, steps=steps, delta=1e-5)
+
+
+PLANS = {
+    "clip": plan,
+    "shares that are empty": lambda: plan(batch_size=2),
+    "per layer": lambda: plan(PerLayerClip(0.3), allocation="each"),
+    "adaptive": lambda: plan(AdaptiveClip(0.3)),
+    "adaptive, mean, by layer": lambda: plan(AdaptiveClip(0.3, "mean", per_layer=True)),
+    "elements": lambda: plan(Encode(0.2)),
+    "tanh": lambda: plan(Tanh(0.2, 1.0)),
+    "inside the network": lambda: plan(BoundedNetwork(2.0, 1.5)),
+    "fixed size": lambda: plan(sampling=FixedSize(examples=EXAMPLES, batch_size=7)),
+    "microbatches": lambda: plan(microbatch=3),
+    "microbatches, adaptive": lambda: plan(AdaptiveClip(0.3), microbatch=5),
+    "exact": lambda: plan(noise=Gaussian(0.5), hardening="exact"),
+    "noise": lambda: plan(noise=Gaussian(0.5)),
+    "other noise": lambda: plan(Encode(0.2), noise=StudentT(3.0, 2.0)),
+    "denoised": lambda: plan(noise=Gaussian(0.5), denoise=Kalman(gain=0.5)),
+}
+
+
+IN_CHUNKS = "clip", "shares that are empty", "per layer", "adaptive", "microbatches"
+
+
+def step(private, model, x, y, optimizer, released):
+    if private.backward(F.cross_entropy(model(x), y, reduction="none")):
+        released.append(torch.cat([p.grad.flatten() for p in model.parameters()]).clone())
+        optimizer.step()
+
+
+def train(made, at_most=None, rows=None, seed=3, loader=False, **settings):
+    """Run a plan; what was released, how often a batch came, and the guarantee."""
+    model = network()
+    private = attach(model, made, seed=seed, **settings)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.5)
+    released, batches = [], 0
+    rows = data() if rows is None else rows
+    if loader:
+        sampler = private.batch_sampler()
+        handed = DataLoader(rows, batch_sampler=sampler, collate_fn=private.collate(rows))
+    else:
+        handed = private.batches(rows, at_most=at_most)
+    for x, y in handed:
+        batches += 1
+        step(private, model, x, y, optimizer, released)
+    private.detach()
+    return torch.stack(released), batches, private
+
+
+def same_as_one(rank):
+    """Every plan, and some of them in chunks."""
+    found = {}
+    for name, at_most in [*((name, None) for name in PLANS), *((name, 2) for name in IN_CHUNKS)]:
+        released, batches, private = train(PLANS[name](), at_most)
+        found[name, at_most] = released, batches, private.released
+    return found
+
+
+# --- ranks that drift ------------------------------------------------------------------------------------------------
+
+
+def differ(rank, what):
+    """Rank 1 has something else."""
+    model, made, settings = network(), plan(noise=Gaussian(1.0)), {}
+    odd = rank == 1
+    if what == "weights" and odd:
+        model[0].weight.data[0, 0] += 1e-3
+    if what == "plan":
+        made = plan(noise=Gaussian(1.1 if odd else 1.0))
+    if what == "seed":
+        settings["seed"] = 1 + odd
+    if what == "preflight":
+        settings["preflight"] = not odd
+    if what == "model" and odd:
+        model = nn.Sequential(model, nn.Identity())
+    if what == "code" and odd:
+        distributed._code = lambda: "another version"
+    private = attach(model, made, **settings)
+    rows = data()
+    if what == "rows" and odd:
+        rows = Broken()
+    if what == "number of examples" and odd:
+        rows = rows[0][:-1], rows[1][:-1]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1 + (what == "parameters" and odd))
+    for x, y in private.batches(rows, at_most=5 + (what == "at_most" and odd)):
+        if odd and private.released == 2:
+            if what == "mixing":
+                losses = F.cross_entropy(model(x), y, reduction="none")
+                private.backward(losses - losses.mean())
+            elif what == "break":
+                break
+            elif what == "skip":
+                continue
+            elif what == "losses":
+                private.backward(model(x).sum())
+        step(private, model, x, y, optimizer, [])
+    if what == "break":
+        private.batches(rows)
+    return private.released
+
+
+def drift(rank):
+    """All of them, one after another in the same group: an error leaves ranks in step."""
+    found = {}
+    for what in DRIFTS:
+        try:
+            found[what] = differ(rank, what)
+        except (RuntimeError, ValueError) as error:
+            found[what] = error
+        distributed._code = CODE
+    return found
+
+
+CODE = distributed._code
+DRIFTS = (
+    "weights", "plan", "seed", "preflight", "model", "code", "number of examples", "at_most", "parameters", "mixing",
+    "break", "skip", "losses", "rows", "nothing",
+)  # fmt: skip
+
+
+# --- one ledger ------------------------------------------------------------------------------------------------------
+
+
+def counted(rank, ledger, steps):
+    """Some steps of a run; what each rank knows of it, and whether the state can be loaded again."""
+    model = network()
+    private = attach(model, plan(noise=Gaussian(1.0), steps=12), ledger=ledger)
+    released = []
+    for x, y in private.batches(data(), steps=steps):
+        step(private, model, x, y, torch.optim.SGD(model.parameters(), lr=0.1), released)
+    state = private.state_dict()
+    private.load_state_dict(state)
+    private.detach()
+    return private.released, private.anchor, str(private.guarantee()), state, torch.stack(released)
+
+
+def too_many(rank, ledger):
+    """A second run on a data set that has no room for it."""
+    attach(network(), plan(noise=Gaussian(1.0), steps=12), ledger=ledger)
+
+
+# --- noise -----------------------------------------------------------------------------------------------------------
+
+
+def only_noise(rank, noise_shares):
+    """What is released where nobody is drawn: the noise."""
+    model = nn.Linear(200, 100, bias=False)
+    sampling = Poisson(rate=1e-9, batch_size=1)
+    made = plan(Clip(1.0), Gaussian(2.0), sampling=sampling, steps=2)
+    private = attach(distributed_start(model), made, noise_shares=noise_shares)
+    released = []
+    for x in private.batches(torch.randn(4, 200)):
+        private.backward(model(x).sum(1))
+        released.append(model.weight.grad.flatten())
+    return torch.stack(released), [str(c) for c in private.guarantee().conditions]
+
+
+def distributed_start(model):
+    distributed.same_weights(model)
+    return model
+
+
+def refused_shares(rank):
+    found = []
+    for made in (PLANS["other noise"](), PLANS["exact"]()):
+        try:
+            attach(network(), made, noise_shares=True)
+        except ConfigError as error:
+            found.append(str(error))
+    return found
+
+
+# --- who reads what --------------------------------------------------------------------------------------------------
+
+
+def reads(rank):
+    """A data set of which each rank reads its share; a loader of one's own; and parts that ranks have to themselves."""
+    rows, again = Counted(), Counted()
+    shared = train(plan(), rows=rows)[0]
+    loaded = train(plan(), rows=again, loader=True)[0]
+    x, y = data()
+    cuts = [0, 9, EXAMPLES] if dist.get_world_size() == 2 else [0, EXAMPLES]
+    mine = slice(cuts[rank], cuts[rank + 1])
+    model, released = network(), []
+    private = attach(model, plan(batch_size=3), seed=3)
+    for a, b in private.batches((x[mine], y[mine]), sharded=True, at_most=4):
+        step(private, model, a, b, torch.optim.SGD(model.parameters(), lr=0.5), released)
+    return shared, loaded, torch.stack(released), train(plan(batch_size=3))[0], rows.read, again.read
+
+
+# --- a rank dies -----------------------------------------------------------------------------------------------------
+
+
+def mortal(rank, say, folder):
+    """Train on, from the checkpoint if there is one, and say each release aloud."""
+    model = network()
+    private = attach(model, plan(noise=Gaussian(1.0), steps=40), ledger=folder / "ledger.jsonl")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    checkpoint = folder / "checkpoint"
+    if checkpoint.exists():
+        load_checkpoint(checkpoint, model=model, private=private, optimizer=optimizer)
+    say(private.released)
+    for x, y in private.batches(data()):
+        step(private, model, x, y, optimizer, [])
+        say(private.released)
+        if private.released % 4 == 0:
+            save_checkpoint(checkpoint, model=model, private=private, optimizer=optimizer)
+    return private.guarantee().epsilon
+
+
+# --- alone -----------------------------------------------------------------------------------------------------------
+
+
+def apart(rank):
+    """group=False: each rank is on its own; half of a group; and what works in one process only."""
+    private = attach(network(), plan(noise=Gaussian(1.0 + rank)), group=False, seed=rank)
+    private.detach()
+    pair = dist.new_group([0, 1])
+    found = [train(plan(noise=Gaussian(0.5)), group=pair)[0]] if rank < 2 else []
+    for work in (_rounds, _wrapped, _not_a_group):
+        try:
+            work()
+        except (ConfigError, RuntimeError) as error:
+            found.append(str(error))
+    return found
+
+
+def _rounds():
+    Rounds(network(), methods.dp_fedavg(users=10, users_per_round=5, rounds=2, noise=1.0, delta=1e-5))
+
+
+def _wrapped():
+    attach(nn.parallel.DistributedDataParallel(network()), plan())
+
+
+def _not_a_group():
+    attach(network(), plan(), group="gloo")
+
+
+# --- fit and train ---------------------------------------------------------------------------------------------------
+
+
+def fitted(rank, folder, stop_at):
+    """Train with `fit`, resumed where it was left; rank 1 alone asks to stop."""
+    model = network()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
+    steps = []
+    found = fit(
+        model, data(), plan(noise=Gaussian(0.5), steps=12), test=data(), optimizer=optimizer,
+        ledger=folder / "ledger.jsonl", checkpoint=folder / "checkpoint", on_step=steps.append,
+        stop=lambda: rank == 1 and len(steps) >= stop_at,
+    )  # fmt: skip
+    weights = torch.cat([p.detach().flatten() for p in model.parameters()])
+    return steps, found.finished, found.records[-1]["loss"], str(found.guarantee), found.anchor, weights
+
+
+def fit_that_fails(rank):
+    """One rank's loss cannot be computed."""
+
+    def loss(outputs, targets):
+        if rank == 1:
+            raise ValueError("no such loss")
+        return F.cross_entropy(outputs, targets, reduction="none")
+
+    fit(network(), data(), plan(noise=Gaussian(0.5)), loss=loss)
+
+
+def folder_of_a_run(rank, config, folder, stop_at):
+    """Begin a run, or resume it."""
+    steps = []
+    watch = Watch(step=steps.append, stop=lambda: rank == 0 and len(steps) >= stop_at)
+    outcome = resume(folder, watch) if config is None else begin(from_dict(config), folder, watch)
+    return steps, outcome.finished, outcome.already, outcome.accuracy, outcome.anchor, str(outcome.guarantee)
