@@ -1,4 +1,4 @@
-"""Flower is optional: what needs it is collected where it is installed, and on CI in any case."""
+"""Flower and transformers are optional: what needs them is collected where they are installed, and on CI in any case."""
 
 import os
 from importlib.util import find_spec
@@ -8,3 +8,5 @@ os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # as whoever starts Flower is to do;
 collect_ignore = []
 if find_spec("flwr") is None and not os.environ.get("CI"):
     collect_ignore = ["src/discreet/federated/flower.py", "tests/federated/fake_grid.py"]
+if find_spec("transformers") is None and not os.environ.get("CI"):
+    collect_ignore += ["src/discreet/transformers.py", "tests/hugging_face"]

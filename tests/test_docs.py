@@ -19,8 +19,9 @@ BLOCKS = [
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_block_of_the_docs_runs(block, monkeypatch, tmp_path):
-    if "flwr" in block and find_spec("flwr") is None and not os.environ.get("CI"):
-        pytest.skip(reason="flwr is not installed: pip install 'discreet[federated]'")
+    for library, extra in (("flwr", "federated"), ("transformers", "transformers")):
+        if f"from {library}" in block and find_spec(library) is None and not os.environ.get("CI"):
+            pytest.skip(reason=f"{library} is not installed: pip install 'discreet[{extra}]'")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
     exec(compile(block, "docs", "exec"), {"__name__": "docs"})

@@ -114,6 +114,22 @@ def test_gradient_checkpointing(family, adapters):
         assert_same(engine.gradients(losses_of(model, inputs, labels), len(labels)), expected)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"use_dora": True},
+        {"use_rslora": True},
+        {"target_modules": ["embed_tokens", "q_proj", "lm_head"]},
+        {"modules_to_save": ["lm_head"]},
+        {"layers_to_transform": [1], "layers_pattern": "layers"},
+    ],
+    ids=lambda options: next(iter(options)),
+)
+def test_kinds_of_adapters(options):
+    inputs, labels = batch("Llama")
+    check(*in_double(lora(FAMILIES["Llama"]().eval(), "Llama", **options), inputs), labels)
+
+
 def test_reentrant_checkpointing_is_refused_by_name():
     model = gpt2().train()
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
@@ -151,6 +167,30 @@ def test_units_of_several_sequences(family):
 
     expected = one_by_one(model, [losses(slice(2 * i, 2 * i + 2))[0] for i in range(3)])
     assert_same(Engine(model).gradients(losses(slice(None)), 3), expected)
+
+
+@pytest.mark.parametrize("family", ["GPT-2", "Llama", "BERT", "T5"])
+def test_leaving_out_any_row_moves_the_sum_by_at_most_the_bound(family):
+    """Also where the longest row is left out, so that the others are padded less."""
+    inputs, labels = batch(family, rows=7)
+    model, inputs = in_double(lora(FAMILIES[family]().eval(), family), inputs)
+
+    def clipped(rows):
+        some, theirs = rows_of(inputs, labels, rows)
+        longest = int(some["attention_mask"].sum(1).max())
+        if family in ("GPT-2", "Llama"):
+            theirs = theirs[:, :longest]
+        some = {k: v if k.startswith("decoder") else v[:, :longest] for k, v in some.items()}
+        gradients = Engine(model).gradients(losses_of(model, some, theirs), len(rows))
+        factors = (0.1 / sum(gradients.norms().values()).sqrt()).clamp(max=1.0)
+        sums = {name: torch.zeros_like(p) for name, p in trainable(model).items()}
+        gradients.add_weighted(dict.fromkeys(sums, factors), sums)
+        return torch.cat([s.flatten() for s in sums.values()])
+
+    everybody = torch.tensor([0, 1, 2, 3, 5, 6])  # row 4 is as long as row 0
+    whole = clipped(everybody)
+    for row in everybody:
+        assert (whole - clipped(everybody[everybody != row])).norm() <= 0.1 * (1 + 1e-9)
 
 
 def test_tied_weights_count_once():

@@ -75,8 +75,9 @@ ADAPTED = {
 
 def lora(model, family, *, started=True, **more):
     """The model with adapters; `started` gives their second matrices, which are zero at first, random values."""
-    options = {"r": 2, "lora_dropout": 0.0, "fan_in_fan_out": family == "GPT-2", **more}
-    adapted = get_peft_model(model, LoraConfig(target_modules=ADAPTED.get(family, ["q_proj", "v_proj"]), **options))
+    options = {"r": 2, "lora_dropout": 0.0, "fan_in_fan_out": family == "GPT-2"}
+    options["target_modules"] = ADAPTED.get(family, ["q_proj", "v_proj"])
+    adapted = get_peft_model(model, LoraConfig(**(options | more)))
     for name, parameter in adapted.named_parameters():
         if started and "lora_B" in name:
             torch.nn.init.normal_(parameter, std=0.3)
