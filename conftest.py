@@ -1,4 +1,4 @@
-"""Flower and transformers are optional: what needs them is collected where they are installed, and on CI in any case."""
+"""Flower and transformers are optional: what needs them is collected where they are, and on CI in any case."""
 
 import os
 from importlib.util import find_spec

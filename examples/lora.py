@@ -20,10 +20,10 @@ from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
 import discreet
 from discreet.transformers import PrivateTrainer
 
-WHO = "nurse baker pilot judge tailor farmer".split()
-DOES = "washes bakes flies weighs sews plants".split()
-WHAT = "hands bread planes proofs coats seeds".split()
-WHEN = "early late daily rarely".split()
+WHO = ["nurse", "baker", "pilot", "judge", "tailor", "farmer"]
+DOES = ["washes", "bakes", "flies", "weighs", "sews", "plants"]
+WHAT = ["hands", "bread", "planes", "proofs", "coats", "seeds"]
+WHEN = ["early", "late", "daily", "rarely"]
 WORDS = ["<pad>", ".", "the", "and", *WHO, *DOES, *WHAT, *WHEN]
 IDS = {word: i for i, word in enumerate(WORDS)}
 
@@ -117,13 +117,13 @@ def main() -> None:
         before = trainer.evaluate()["eval_loss"]
         trainer.train()
         after = trainer.evaluate()["eval_loss"]
-        trained = sum(p.numel() for p in model.parameters() if p.requires_grad)
+        trained, proven = model.get_nb_trainable_parameters()[0], trainer.private.guarantee()
         print("| | words to choose from, on average |\n| --- | --- |")
         print(f"| public text only | {math.exp(before):.2f} |")
         print(
-            f"| and notes, {trained:,} parameters of adapters, epsilon {trainer.private.guarantee().epsilon:.4g} | {math.exp(after):.2f} |"
+            f"| and notes, {trained:,} parameters of adapters, epsilon {proven.epsilon:.4g} | {math.exp(after):.2f} |"
         )
-        print(f"\n{trainer.private.guarantee()}")
+        print(f"\n{proven}")
         trainer.private.detach()
 
 
