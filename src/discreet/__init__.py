@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from discreet import data as data
     from discreet import features, methods
+    from discreet import losses as losses
     from discreet import models as models
     from discreet import nn as nn
     from discreet.accounting.calibrate import calibrate
@@ -138,10 +139,12 @@ def __getattr__(name: str) -> Any:
     """Public names are imported when they are first used, so that accounting starts without torch."""
     if name in _HOMES:
         return getattr(import_module(f"discreet.{_HOMES[name]}"), name)
-    if name in ("data", "features", "methods", "models", "nn"):
+    if name in ("data", "features", "losses", "methods", "models", "nn"):
         return import_module(f"discreet.{name}")
     raise AttributeError(f"module 'discreet' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, "__version__", "data", "models", "nn"])  # names that others have too stay out of __all__
+    return sorted(
+        [*__all__, "__version__", "data", "losses", "models", "nn"]
+    )  # names that others have too stay out of __all__

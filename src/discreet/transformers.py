@@ -449,8 +449,8 @@ def check_padding(trainer: PrivateTrainer) -> None:
     if not torch.isclose(alone[0], beside[0], rtol=2e-2 if trainer.args.bf16 else 1e-4, atol=1e-5):
         raise PrivacyError(
             f"a row's loss is {float(alone[0]):.6g} alone and {float(beside[0]):.6g} beside a longer one: padding "
-            "changes it, so examples mix. Have the rows hold an attention_mask, and labels -100 for padding; or pad "
-            "all to one length."
+            "changes it, so examples mix. Pad on the right, with an attention_mask and labels -100; or pad all to one "
+            "length."
         )
 
 

@@ -7,7 +7,7 @@ import math
 import pytest
 import torch
 import transformers
-from tiny import FAMILIES, WORDS, bert, gpt2, lora, losses_of, masked_bert
+from tiny import FAMILIES, WORDS, bert, gpt2, llama, lora, losses_of, masked_bert, t5, tokenizer
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import discreet
@@ -138,9 +138,9 @@ def test_dropout_is_drawn_in_secret(tmp_path):
             numbers.append(torch.rand(1).item())
 
     for turn in range(2):
-        trainer_of(tmp_path / str(turn), given={"callbacks": [Draw()]}, seed=7).train()
+        trainer_of(tmp_path / str(turn), plan=plan_of(2), given={"callbacks": [Draw()]}, seed=7).train()
         numbers.append(torch.rand(1).item())
-    assert len(set(numbers)) == 2 * (4 + 1)
+    assert len(set(numbers)) == 2 * (2 + 1)
 
 
 @pytest.mark.parametrize("family", FAMILIES)
@@ -166,6 +166,28 @@ def test_every_family_trains(tmp_path, family):
     assert all(torch.equal(frozen[n], p) for n, p in model.named_parameters() if n in frozen)
     assert [log["eval_loss"] > 0 for log in trainer.state.log_history if "eval_loss" in log] == [True, True]
     assert all(name in dict(model.named_parameters()) and "lora_" in name for name in trainer.private.kernels)
+
+
+def texts(given, rows=ROWS):
+    return [dict(given(" ".join(f"w{(3 * i + j) % 20}" for j in range(3 + i % 4)))) for i in range(rows)]
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_tokenizer_and_the_collator_of_the_library(tmp_path, masked, workers):
+    given = tokenizer()
+    collate = transformers.DataCollatorForLanguageModeling(given, mlm=masked, mlm_probability=0.4)
+    model = masked_bert() if masked else gpt2()
+    options = {"dataloader_num_workers": workers, "given": {"processing_class": given}}
+    trainer = trainer_of(tmp_path, model, plan_of(2), data=texts(given), collate=collate, **options)
+    assert trainer.train().global_step == trainer.private.released == 2
+
+
+def test_sequences_to_sequences(tmp_path):
+    given, model = tokenizer(), t5()
+    data = [row | {"labels": row["input_ids"][::-1]} for row in texts(given)]
+    collate = transformers.DataCollatorForSeq2Seq(given, model=model)
+    assert trainer_of(tmp_path, model, plan_of(2), data=data, collate=collate).train().global_step == 2
 
 
 @pytest.mark.parametrize("options", [{"bf16": True}, {"gradient_checkpointing": True}], ids=str)
@@ -462,6 +484,12 @@ def test_a_mean_over_the_batch_is_refused(tmp_path):
     assert_refuses_to_train(trainer_of(tmp_path, plan=plan_of(4, batch_size=20), given=own), "one loss for each")
 
 
+def test_rows_that_are_packed_together_are_refused(tmp_path):
+    collate = transformers.DataCollatorWithFlattening()
+    trainer = trainer_of(tmp_path, llama(), plan_of(4, batch_size=20), collate=collate)
+    assert_refuses_to_train(trainer, "one loss for each")
+
+
 def test_a_model_whose_loss_is_not_known_is_refused():
     config = transformers.BertConfig(vocab_size=WORDS, hidden_size=4, num_hidden_layers=1, num_attention_heads=1)
     with pytest.raises(ConfigError, match=r"BertForPreTraining .* give losses="):
@@ -494,6 +522,15 @@ def test_padding_that_changes_a_row_is_refused(tmp_path):
 
 def test_padding_after_causal_rows_changes_nothing(tmp_path):
     assert trainer_of(tmp_path, gpt2(), collate=without_mask).train().global_step == 4
+
+
+@pytest.mark.parametrize("make", [gpt2, llama])
+def test_padding_on_the_left_is_refused(tmp_path, make):
+    """Positions are counted from the padding, and the first word is predicted where there is any before it."""
+    given = tokenizer(padding_side="left")
+    collate = transformers.DataCollatorForLanguageModeling(given, mlm=False)
+    model = make(initializer_range=0.2)
+    assert_refuses_to_train(trainer_of(tmp_path, model, data=texts(given), collate=collate), "padding changes")
 
 
 def test_padding_of_a_loss_is_seen_too(tmp_path):

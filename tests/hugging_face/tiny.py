@@ -3,6 +3,9 @@
 import torch
 import transformers
 from peft import LoraConfig, get_peft_model
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from tokenizers.pre_tokenizers import Whitespace
 
 from discreet.transformers import losses_for
 
@@ -109,3 +112,12 @@ def batch(family, rows=5):
 
 def losses_of(model, inputs, labels, reduction="mean"):
     return losses_for(model, reduction)(model(**inputs), labels)
+
+
+def tokenizer(**more):
+    """A tokenizer of as many words as the models have."""
+    special = {"pad_token": "[PAD]", "mask_token": "[MASK]", "unk_token": "[UNK]"}
+    words = [*special.values(), *(f"w{i}" for i in range(WORDS - len(special)))]
+    made = Tokenizer(WordLevel({word: i for i, word in enumerate(words)}, unk_token="[UNK]"))
+    made.pre_tokenizer = Whitespace()
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=made, **special, **more)
