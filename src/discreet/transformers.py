@@ -10,6 +10,7 @@ updates, as ever. What the Trainer would tell about private data (its training l
 """
 
 import copy
+import inspect
 import math
 import random
 import warnings
@@ -108,7 +109,6 @@ class PrivateTrainer(Trainer):
         super().__init__(model=model, args=args, train_dataset=train_dataset, **trainer)
         self._losses = losses_for(model, reduction) if losses is None else losses
         self._reduction: Reduction = reduction
-        self._lost = 0  # releases that the schedule has not seen
         self._folder = Path(args.output_dir or ".")
         ledger = self._folder / "ledger.jsonl" if ledger is None else ledger
         self.private: Private = attach(model, plan, ledger, preflight=preflight, memory=memory, kernels=kernels)
@@ -136,16 +136,12 @@ class PrivateTrainer(Trainer):
             raise ConfigError("a search over hyperparameters spends budget; declare it in the plan: discreet.Tuning.")
         found = self._checkpoint(resume_from_checkpoint)
         if found is not None:
-            self._lost = load_checkpoint(found / STATE, model=nn.Module(), private=self.private).lost
-            if not (found / "scheduler.pt").exists():  # only the model was saved
-                self._lost = self.private.released
+            load_checkpoint(found / STATE, model=nn.Module(), private=self.private)
         elif not self.private.remaining:
             raise BudgetExhausted(
                 f"all {self.private.plan.steps:,} steps of the plan are spent; resume from a checkpoint to get the "
                 "model, or train anew with another ledger."
             )
-        else:
-            self._lost = self.private.released
         trained = super().train(None if found is None else str(found), ignore_keys_for_eval=ignore_keys_for_eval)
         return trained._replace(training_loss=math.nan)
 
@@ -289,10 +285,7 @@ class _Watch(TrainerCallback):
         check_padding(trainer)
         _draw_in_secret()
         state.global_step = trainer.private.released
-        with warnings.catch_warnings():  # that the optimizer made no step for those that were lost is known
-            warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
-            for _ in range(trainer._lost):
-                trainer.lr_scheduler.step()
+        _catch_up(trainer.lr_scheduler, state.global_step)
 
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         update, released = state.global_step + 1, self._trainer.private.released
@@ -312,6 +305,16 @@ class _Watch(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         save_checkpoint(folder / STATE, model=nn.Module(), private=self._trainer.private)
+
+
+def _catch_up(schedule: Any, released: int) -> None:
+    """Schedules go by releases: those that were lost count. One that goes by a metric waits for the next."""
+    if "metrics" in inspect.signature(schedule.step).parameters:
+        return
+    with warnings.catch_warnings():  # that the optimizer made no step for them is known
+        warnings.filterwarnings("ignore", "Detected call of `lr_scheduler.step", UserWarning)
+        while schedule.last_epoch < released:
+            schedule.step()
 
 
 def _draw_in_secret() -> None:

@@ -364,6 +364,28 @@ def test_without_a_checkpoint_what_was_spent_stays_spent(tmp_path):
     assert len([log for log in again.state.log_history if "learning_rate" in log]) == 2
 
 
+def test_a_run_that_was_stopped_goes_on_in_the_same_process(tmp_path):
+    class Stop(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            control.should_training_stop = state.global_step == 2
+
+    model = gpt2()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (1 + step))
+    given = {"callbacks": [Stop()], "optimizers": (optimizer, schedule)}
+    trainer = trainer_of(tmp_path, model, plan_of(5), given=given)
+    assert trainer.train().global_step == trainer.private.released == schedule.last_epoch == 2
+    assert trainer.train().global_step == trainer.private.released == schedule.last_epoch == 5
+
+
+def test_a_schedule_by_a_metric(tmp_path):
+    options = {"lr_scheduler_type": "reduce_lr_on_plateau", "eval_strategy": "steps", "eval_steps": 1}
+    options |= {"metric_for_best_model": "eval_loss"}
+    assert (
+        trainer_of(tmp_path, plan=plan_of(2), given={"eval_dataset": sequences(4)}, **options).train().global_step == 2
+    )
+
+
 def test_a_half_written_or_foreign_checkpoint_is_refused(tmp_path):
     trainer = trainer_of(tmp_path)
     (tmp_path / "checkpoint-2").mkdir()
