@@ -33,7 +33,7 @@ def test_the_influence_of_the_clipping_norm(monkeypatch, capsys):
 
 
 def test_a_language_model_learns_private_notes_through_adapters(monkeypatch, capsys):
-    """To a stated budget: what it finds surprising falls by more than a tenth; in each of ten runs it was about a quarter."""
+    """To a stated budget: perplexity falls by more than a tenth; in each of ten runs by about a quarter."""
     rows = run("lora.py", ["--epsilon", "3", "--batch-size", "200", "--public-steps", "100"], monkeypatch, capsys)[2:]
     (_, before), (adapted, after) = rows
     assert float(after) < 0.9 * float(before)
