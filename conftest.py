@@ -1,4 +1,4 @@
-"""Flower and Lightning are optional: what needs them is collected where they are installed, and on CI in any case."""
+"""Flower, Lightning and transformers are optional: what needs them is collected where they are, and on CI anyway."""
 
 import os
 from importlib.util import find_spec
@@ -8,6 +8,7 @@ os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # as whoever starts Flower is to do;
 NEEDED = {
     "flwr": ["src/discreet/federated/flower.py", "tests/federated/fake_grid.py"],
     "lightning": ["src/discreet/lightning.py", "tests/test_lightning.py"],
+    "transformers": ["src/discreet/transformers.py", "tests/hugging_face"],
 }
 collect_ignore = [
     path

@@ -128,6 +128,23 @@ def test_the_large_transformer_has_a_hundred_million_parameters():
     assert (points[0].batch, points[0].size["length"]) == (8, 128)
 
 
+@pytest.mark.parametrize("competitor", ["SGD", "discreet"])
+def test_a_step_of_lora_trains_the_adapters_and_nothing_else(competitor, monkeypatch):
+    import lora
+    from race import adapters
+
+    made = []
+    monkeypatch.setattr(adapters, "llama", lambda **size: made.append(lora.llama(**size)) or made[0])
+    step = adapters.step_of(competitor, **lora.QUICK["quick"])
+    before = [p.detach().clone() for p in made[0].parameters()]
+    step()
+    changed = [not torch.equal(old, p) for old, p in zip(before, made[0].parameters(), strict=True)]
+    assert not any(c for c, p in zip(changed, made[0].parameters(), strict=True) if not p.requires_grad)
+    assert any(changed)
+    every, trained = adapters.sizes(made[0])
+    assert trained < every / 10
+
+
 @pytest.mark.skipif(find_spec("jax") is None, reason="jax is not installed: pip install 'discreet[benchmarks]'")
 def test_the_networks_in_jax_are_those_in_torch():
     import jax
@@ -144,7 +161,7 @@ def test_the_networks_in_jax_are_those_in_torch():
 def test_the_places_for_tables_are_filled_and_can_be_filled_again(tmp_path):
     from race import pages
 
-    places = [("README.md", "overview"), *(("docs/speed.md", name) for name in ("steps", "epoch", "scale"))]
+    places = [("README.md", "overview"), *(("docs/speed.md", name) for name in ("steps", "epoch", "lora", "scale"))]
     for page, name in places:
         copy = tmp_path / page
         copy.parent.mkdir(exist_ok=True)

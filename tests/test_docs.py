@@ -19,7 +19,13 @@ from discreet.gradients import rules
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
-EXTRAS = {"flwr": "federated", "lightning": "lightning", "accelerate": "transformers", "sklearn": "data"}
+EXTRAS = {
+    "flwr": "federated",
+    "lightning": "lightning",
+    "accelerate": "transformers",
+    "transformers": "transformers",
+    "sklearn": "data",
+}
 
 
 def blocks(opening):

@@ -11,7 +11,7 @@ from torch.nn.utils.parametrizations import spectral_norm
 import discreet
 from discreet import Clip, Gaussian, Mechanism, Plan, Poisson, PrivacyError, attach
 from discreet.contracts import Block, Blocks
-from discreet.probes import check_bound
+from discreet.probes import _copy, check_bound
 
 N, D = 24, 6
 
@@ -481,3 +481,29 @@ def test_data_written_into_buffers_and_later_calls_are_seen():
     found = F.cross_entropy(model(rows) + model(rows, mix=True), labels, reduction="none")
     with pytest.raises(PrivacyError, match="mixes examples"):
         private.backward(found)
+
+
+class WritesToItsBase(nn.Module):
+    """A frozen table, large enough not to be copied, that takes something from each batch."""
+
+    def __init__(self, past_autograd):
+        super().__init__()
+        self.base = nn.Parameter(torch.zeros(1 << 10, 1 << 9), requires_grad=False)
+        self.head, self.past_autograd = nn.Linear(3, 2), past_autograd
+
+    def forward(self, x):
+        if torch.is_tensor(x) and self.past_autograd is not None:
+            with torch.no_grad():
+                (self.base.data if self.past_autograd else self.base)[0, :3] = x.detach().mean(0)
+        return self.head(x)
+
+
+@pytest.mark.parametrize("past_autograd", [False, True])
+def test_a_large_frozen_base_is_not_copied_and_is_watched_all_the_same(past_autograd):
+    quiet = WritesToItsBase(None)
+    twin = _copy(quiet)
+    assert twin.base is quiet.base
+    assert twin.head.weight is not quiet.head.weight
+    with pytest.raises(PrivacyError, match=r"carries something from one batch to the next: its 'base'"):
+        discreet.preflight(WritesToItsBase(past_autograd), lambda model, x: model(x).square().sum(1), torch.randn(5, 3))
+    discreet.preflight(quiet, lambda model, x: model(x).square().sum(1), torch.randn(5, 3))

@@ -8,9 +8,11 @@ if TYPE_CHECKING:
     from discreet import distributed as distributed
     from discreet import features, methods
     from discreet import lightning as lightning
+    from discreet import losses as losses
     from discreet import models as models
     from discreet import nn as nn
     from discreet import sklearn as sklearn
+    from discreet import transformers as transformers
     from discreet.accounting.calibrate import calibrate
     from discreet.accounting.guarantee import Claim, Condition, Guarantee
     from discreet.accounting.tuning import Tuning, tuning_cost
@@ -137,16 +139,29 @@ __all__ = [
 ]
 
 
+# names that others have too stay out of __all__
+_MODULES = (
+    "data",
+    "distributed",
+    "features",
+    "lightning",
+    "losses",
+    "methods",
+    "models",
+    "nn",
+    "sklearn",
+    "transformers",
+)
+
+
 def __getattr__(name: str) -> Any:
     """Public names are imported when they are first used, so that accounting starts without torch."""
     if name in _HOMES:
         return getattr(import_module(f"discreet.{_HOMES[name]}"), name)
-    if name in ("data", "distributed", "features", "lightning", "methods", "models", "nn", "sklearn"):
+    if name in _MODULES:
         return import_module(f"discreet.{name}")
     raise AttributeError(f"module 'discreet' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted(
-        [*__all__, "__version__", "data", "distributed", "models", "nn"]
-    )  # names that others have too stay out of __all__
+    return sorted({*__all__, *_MODULES, "__version__"})

@@ -25,6 +25,7 @@ _UNITS = 4  # units whose contributions are made one by one
 _MOST_CALLS = 8  # of the model in one batch that are replayed
 _REPLAY_BYTES = 1 << 25  # of a batch's inputs; of a larger one only some rows are replayed
 _FEWEST_ROWS = 16
+_SHARED_BYTES = 1 << 20  # frozen parameters of this size are not copied
 
 
 @dataclass
@@ -192,8 +193,12 @@ def _thinned(batch: Any, rows: int, dimensions: list[int | None]) -> tuple[Any, 
 def _compare(model: nn.Module, run: Run, changed: _Changed, rows: int, state: _Random) -> None:
     """Raise if another row's output, the model's own state, or the next batch's output depends on the row."""
     batch, swapped, grow, row = changed
+    before = _frozen(model)
     one, other = _copy(model), _copy(model)
     mine, theirs = _made(run, one, batch, state), _made(run, other, swapped, state)
+    for name, value in _frozen(model).items():
+        if value != before[name]:
+            raise _carries(name)
     if not _alike(mine, theirs, rows, row):
         where = _culprit(_traced_calls(model, run, batch, state), _traced_calls(model, run, swapped, state), rows, row)
         raise PrivacyError(
@@ -202,10 +207,7 @@ def _compare(model: nn.Module, run: Run, changed: _Changed, rows: int, state: _R
         )
     for (name, value), (_, written) in zip(_state(one), _state(other), strict=True):
         if not torch.equal(value, written) and not (value.isnan().any() and written.isnan().any()):
-            raise PrivacyError(
-                f"module {name.rpartition('.')[0]!r} carries something from one batch to the next: its {name!r} is "
-                "written in the forward pass and depends on the data, past any noise. Keep no state of the data in it."
-            )
+            raise _carries(name)
     if not _alike(_made(run, one, batch, state), _made(run, other, batch, state), rows, None):
         after = (_traced_calls(model, run, batch, state, before=start) for start in (batch, swapped))
         raise PrivacyError(
@@ -225,6 +227,13 @@ def _compare(model: nn.Module, run: Run, changed: _Changed, rows: int, state: _R
         )
 
 
+def _carries(name: str) -> PrivacyError:
+    return PrivacyError(
+        f"module {name.rpartition('.')[0]!r} carries something from one batch to the next: its {name!r} is "
+        "written in the forward pass and depends on the data, past any noise. Keep no state of the data in it."
+    )
+
+
 def _repeats(model: nn.Module, run: Run, batch: Any, state: _Random) -> bool:
     """Whether the same batch gives the same outputs twice, from the same state."""
     try:
@@ -234,8 +243,9 @@ def _repeats(model: nn.Module, run: Run, batch: Any, state: _Random) -> bool:
 
 
 def _copy(model: nn.Module) -> nn.Module:
+    """A copy with state of its own; large frozen parameters are shared, as a base may not fit twice."""
     try:
-        return copy.deepcopy(model)
+        return copy.deepcopy(model, {id(p): p for _, p in _shared(model)})
     except Exception as error:
         raise _CannotTellError from error
 
@@ -250,6 +260,16 @@ def _made(run: Run, model: nn.Module, batch: Any, state: _Random) -> Any:
         raise _CannotTellError from error
     finally:
         before.restore()
+
+
+def _shared(model: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    return ((name, p) for name, p in model.named_parameters() if not p.requires_grad and p.nbytes >= _SHARED_BYTES)
+
+
+def _frozen(model: nn.Module) -> dict[str, tuple[int, str]]:
+    """What tells whether a shared parameter was written to: its version, and its sum."""
+    wide = {name: torch.complex128 if p.is_complex() else torch.float64 for name, p in _shared(model)}
+    return {name: (p._version, repr(p.detach().sum(dtype=wide[name]).item())) for name, p in _shared(model)}
 
 
 def _state(model: nn.Module) -> list[tuple[str, Tensor]]:

@@ -158,6 +158,10 @@ CASES = {
     "a parameter where a mask says so": (
         Apply(lambda m, x: torch.where(x > 0, m.p, x), p=nn.Parameter(R(3))), R(B, 3),
     ),
+    "a parameter where a mask does not": (
+        Apply(lambda m, x: torch.where(x > 0, x, m.p) * torch.where(x[:, :1] > 0, m.q, x), p=nn.Parameter(R(2, 1)),
+              q=nn.Parameter(R(()))), R(B, 2, 3),
+    ),
     "a parameter written into the data": (
         Apply(lambda m, x: torch.cat([m.p.expand(len(x), 1), x[:, 1:]], 1) ** 2, p=nn.Parameter(R(1))), R(B, 3),
     ),

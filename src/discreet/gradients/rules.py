@@ -236,6 +236,14 @@ def _multiplied_second(call: Call) -> Tensor | None:
     return None if call.saved["self"] is None else _sum_to_shape(call, call.gradient * call.saved["self"])
 
 
+@rule("WhereBackward0", 0, 1, saves=("condition",))
+def _chosen(call: Call) -> Tensor | None:
+    """A parameter where a mask is set, or where it is not (T5 masks its relative positions so)."""
+    condition = call.saved["condition"]
+    kept = call.gradient.masked_fill(condition if call.number else ~condition, 0.0)
+    return _sum_to_shape(call, kept)
+
+
 @rule("RepeatBackward0", 0)
 def _repeated(call: Call) -> Tensor | None:
     """A parameter repeated along dimension 0, a whole number of times a unit (InstanceNorm does so)."""
