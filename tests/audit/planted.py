@@ -245,8 +245,8 @@ def noise_for_the_mean(patch):
     patch.setattr(
         FloatSums,
         "release",
-        lambda self, noise, scales, source, factor=1.0, release=FloatSums.release: release(
-            self, noise, {n: s / 4 for n, s in scales.items()}, source, factor
+        lambda self, noise, scales, *rest, release=FloatSums.release: release(
+            self, noise, {n: s / 4 for n, s in scales.items()}, *rest
         ),
     )
 
