@@ -151,7 +151,9 @@ def test_a_frozen_base_costs_nothing(family):
         gradients = engine.gradients(losses_of(model, inputs, labels), len(labels))
     assert set(gradients.uses) == names
     (structure,) = engine._known.values()
-    assert sorted(name for site in structure.analysis.sites for below in site.below.values() for name in below) == sorted(names)
+    assert sorted(
+        name for site in structure.analysis.sites for below in site.below.values() for name in below
+    ) == sorted(names)
     held = {t.data_ptr() for use in gradients.uses.values() for t in use.held() if t.numel()}
     assert held.isdisjoint(p.data_ptr() for p in model.parameters())
 
