@@ -11,6 +11,7 @@ from torch import Tensor
 from discreet.gradients.uses import (
     NORM,
     PRODUCT,
+    RESULT,
     SUM,
     Cost,
     Kept,
@@ -24,8 +25,7 @@ from discreet.gradients.uses import (
 )
 
 WINDOW_BYTES = 1 << 21  # windows are unfolded for so many units at a time: they stay in the cache
-UNFOLDED_RESULT = 0.4  # nanoseconds for each value of a gradient that a batched product writes
-GROUPED_RESULT = 0.9  # and for one that a grouped convolution's backward writes
+GROUPED_RESULT = 0.9  # nanoseconds for each value of a gradient that a grouped convolution's backward writes
 WIDE = 8  # rows of so many places are worth taking apart by phases
 LEAST_CHANNELS, NARROW = 8, 5  # with fewer channels that works on padding, so many times longer
 
@@ -59,7 +59,7 @@ class Convolution:
         places = math.prod(outputs.shape[2:]) * (inputs.shape[0] // self.units)
         size, channels = self.shape.numel(), self.shape[0] // groups
         product, kept = PRODUCT * places * size, size * inputs.element_size()
-        ways = {"unfold": product + self._copying() * places * window * groups + UNFOLDED_RESULT * size}
+        ways = {"unfold": product + self._copying() * places * window * groups + RESULT * size}
         if not any(self.settings["output_padding"]):  # of which the native call knows nothing
             narrow = inputs.shape[1] // groups < LEAST_CHANNELS
             ways["grouped"] = product * (NARROW if narrow else 1) + GROUPED_RESULT * size

@@ -37,6 +37,7 @@ class Cost:
 
 # nanoseconds on one core of a current server, which need to be right only relative to each other
 PRODUCT = 0.018  # a multiplication and addition of a matrix product
+RESULT = 0.4  # a value of a gradient that a batched product writes
 NORM = 0.15  # a value that is squared and summed
 SUM = 0.17  # a value of kept gradients that is added to the weighted sum
 
@@ -260,9 +261,10 @@ class OuterProducts:
         if rows == 1:
             return {}
         product = PRODUCT * rows * a * b
+        made = product + RESULT * a * b
         return {
-            "product": Cost(2 * product + NORM * a * b),
-            "product+keep": Cost(product + (NORM + SUM) * a * b, a * b * self.left.element_size()),
+            "product": Cost(made + product + NORM * a * b),
+            "product+keep": Cost(made + (NORM + SUM) * a * b, a * b * self.left.element_size()),
             "gram": Cost(product + rows * rows * (1.3 * PRODUCT * (a + b) + 4 * NORM)),
         }
 
