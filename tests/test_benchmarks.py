@@ -172,3 +172,13 @@ def test_the_places_for_tables_are_filled_and_can_be_filled_again(tmp_path):
         assert "| one |" not in copy.read_text()
     with pytest.raises(ValueError, match="0 places for 'nothing'"):
         pages.fill("README.md", "nothing", "", root=tmp_path)
+
+
+@pytest.mark.parametrize("kind", ["whole", "loaders"])
+def test_epochs_and_loaders_of_the_library_give_rows(kind, monkeypatch):
+    from race import epochs
+
+    rows = torch.rand(600, 1, 28, 28), torch.randint(10, (600,))
+    monkeypatch.setattr(epochs, "images", lambda: (rows, "made up"))
+    step = epochs.step_of(kind, "discreet")
+    assert 0 < sum(step() for _ in range(3)) < 3 * 600

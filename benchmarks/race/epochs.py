@@ -13,6 +13,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import discreet
+from discreet.distributed import Shares
 from discreet.errors import ConfigError
 from discreet.loading import as_tensors, load
 from race.competitors import CLIP, NOISE, RATE, Step, needed
@@ -109,7 +110,7 @@ def loader_alone() -> Step:
     """The library's draws and its loading, as `batches` does both, without a model."""
     data, _ = images()
     handle = attached(nn.Linear(1, 1), data)
-    loaded = load(data, (part for _, part in handle._draw(len(data[0]), None, None)))
+    loaded = load(data, (part for _, part in handle._draw(Shares(0, 1, len(data[0])), None, None)))
     return lambda: len(next(loaded)[0])
 
 

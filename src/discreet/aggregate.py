@@ -1,5 +1,6 @@
 """The sum over a step's units: bounded, counted, noised and divided. What central and federated runs share."""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -146,10 +147,9 @@ class Aggregate:
             self._add_elements(gradients, sound, shares)
             return
         norms = gradients.norms()
-        finite = total(norms).isfinite()
-        if sound is not None:
-            finite = finite & sound
-        if not finite.all():  # left out before any product
+        squared = total(norms)
+        if sound is not None or not math.isfinite(squared.sum().item()):  # some may be left out, before any product
+            finite = squared.isfinite() if sound is None else squared.isfinite() & sound
             if not finite.any():
                 return
             kept = finite.nonzero().squeeze(1)

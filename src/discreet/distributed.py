@@ -281,11 +281,13 @@ class Shares:
         self.length = sum(lengths)
         self._starts = np.cumsum([0, *lengths]) if len(lengths) == size > 1 else None
 
-    def split(self, indices: Draw, slots: Draw | None = None) -> tuple[Draw, int]:
+    def split(self, indices: Draw, slots: Draw | None = None) -> tuple[Draw | slice, int]:
         """Which places of a draw are this rank's, and how many the rank has that has most.
 
         Units that share a slot stay together.
         """
+        if self._size == 1:
+            return slice(None), len(indices)
         if self._starts is not None:
             owners = np.searchsorted(self._starts, indices, side="right") - 1
         else:

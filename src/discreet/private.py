@@ -1,5 +1,6 @@
 """A plan attached to a model: batches are drawn, losses become private gradients, spending is counted."""
 
+import math
 from collections import deque
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, nullcontext
@@ -393,20 +394,20 @@ class Private(Handle):
             self._refuse_strangers(gradients)
         if self._probes is not None:
             self._probes.compare(gradients, plain)
-        self._add_units(gradients, losses.detach().isfinite(), chunk.slots)
+        self._add_units(gradients, _finite(losses.detach()), chunk.slots)
         if self._probes is not None:
             del gradients, plain  # a replay needs room
             self._probes.replay(chunk.units)
 
     @torch.no_grad()
-    def _add_units(self, gradients: UnitGradients, finite: Tensor, slots: npt.NDArray[np.int64] | None) -> None:
+    def _add_units(self, gradients: UnitGradients, sound: Tensor | None, slots: npt.NDArray[np.int64] | None) -> None:
         """Add the units' gradients to the sums, or to their microbatches."""
         if self._slots is None:
-            self._aggregate.add(gradients, finite)
+            self._aggregate.add(gradients, sound)
             return
         assert slots is not None
-        for squared in gradients.norms().values():
-            finite &= squared.isfinite()
+        finite = torch.stack([squared.isfinite() for squared in gradients.norms().values()]).all(0)
+        finite = finite if sound is None else finite & sound
         kept = finite.nonzero().squeeze(1)
         self._slots.add(gradients.select(kept), torch.from_numpy(slots)[kept.cpu()])
 
@@ -510,6 +511,11 @@ class Private(Handle):
         if self._coins is None or self._coins[0] != stretch:
             self._coins = stretch, self._aggregate.root.stream("probe", stretch).octets(4096) < 2
         return step & (step - 1) == 0 or bool(self._coins[1][place])
+
+
+def _finite(losses: Tensor) -> Tensor | None:
+    """Which losses are finite, or None: all of them."""
+    return None if math.isfinite(losses.sum().item()) else losses.isfinite()
 
 
 class _Features:
