@@ -1,11 +1,16 @@
 """Where the time of a private step goes, beside a non-private one, on one thread.
 
-    python benchmarks/where.py [--only MODEL] [--steps N] [--keep]
+    python benchmarks/where.py [--only MODEL] [--steps N] [--keep] [--markdown]
 
 The parts of a step are timed from inside, each without what it calls of the others: the forward pass and the loss; the
 backward pass of ordinary ops (for SGD: with the weights' gradients); gradients made and measured, as the pass goes; the
 bound and its checks; the weighted sums; noise; what is left (drawing, the ledger, the graph's walk); the optimizer. CPU
 time, medians. The machine, versions and command are printed with it.
+
+The third line is a floor for any private step that works like this one: SGD's own time, the noise, and, for layers that
+meet an example more than once, three passes over examples x parameters values (written, measured, added), each timed
+alone on this machine. What it lacks is whatever a product for each example costs more than one for all of them, and
+calls.
 """
 
 import argparse
@@ -26,6 +31,8 @@ from torch.nn import functional as F
 import discreet
 from discreet import aggregate, private, sums
 from discreet.gradients import engine
+from discreet.gradients.uses import squared_norms
+from discreet.noise.source import Root
 
 PARTS = ("forward", "backward", "gradients", "bound", "sums", "noise", "rest", "optimizer")
 
@@ -85,7 +92,7 @@ def ordinary(setting: Setting, clock: Clock) -> Callable[[], None]:
     return step
 
 
-def guarded(setting: Setting, clock: Clock, memory: float) -> Callable[[], None]:
+def guarded(setting: Setting, clock: Clock, memory: float) -> tuple[Callable[[], None], "discreet.private.Private"]:
     model, x, y, optimizer = prepare(setting, "discreet")
     handle = discreet.attach(model, plan(setting.batch), memory=memory)
     handle.collate(torch.utils.data.TensorDataset(x, y))
@@ -97,7 +104,26 @@ def guarded(setting: Setting, clock: Clock, memory: float) -> Callable[[], None]
         handle.backward(losses)
         clock.timed("optimizer", lambda: (optimizer.step(), optimizer.zero_grad()))()
 
-    return step
+    return step, handle
+
+
+def milliseconds(function: Callable[[], Any]) -> float:
+    found = []
+    for _ in range(9):
+        since = time.process_time()
+        function()
+        found.append(time.process_time() - since)
+    return 1e3 * statistics.median(found)
+
+
+def floor(setting: Setting, handle: "discreet.private.Private") -> tuple[float, float]:
+    """Milliseconds of the noise, and of three passes over the gradients that can be kept."""
+    parameters = handle._engine.parameters
+    source, room = Root().stream("floor", 0), torch.empty(sum(p.numel() for p in parameters.values()))
+    rows, out, weights = torch.rand(16, 1 << 20), torch.zeros(1 << 20), torch.rand(16)
+    passes = milliseconds(lambda: (rows.fill_(1.0), squared_norms(rows), out.addmv_(rows.t(), weights)))
+    values = setting.batch * sum(parameters[name].numel() for name in handle.kernels)
+    return milliseconds(lambda: source.fill_normal(room, 1.0)), passes * values / rows.numel()
 
 
 def measure(step: Callable[[], None], clock: Clock, steps: int) -> dict[str, float]:
@@ -118,22 +144,42 @@ def main() -> None:
     parser.add_argument("--only", default="", help="a part of a model's name")
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--keep", action="store_true", help="keep gradients wherever that saves time (memory=math.inf)")
+    parser.add_argument("--markdown", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print(sentence(about("where", sys.argv[1:])))
-    print(f"\n{'model, batch':34}{'step':10}" + "".join(f"{part:>11}" for part in PARTS) + f"{'ms':>10}")
+    print(sentence(about("where", sys.argv[1:])), end="\n\n")
+    head = [*PARTS, "ms", "x SGD"]
+    if options.markdown:
+        print("| model, batch | step | " + " | ".join(head) + " |\n" + "| --- " * (len(head) + 2) + "|")
+    else:
+        print(f"{'model, batch':34}{'step':10}" + "".join(f"{part:>11}" for part in head))
     clock = Clock()
     for owner, name, part in INSIDE:
         setattr(owner, name, clock.timed(part, getattr(owner, name)))
     for setting in SETTINGS:
         if options.only not in setting.title:
             continue
-        memory = math.inf if options.keep else engine.MEMORY
-        for kind, step in (("SGD", ordinary(setting, clock)), ("discreet", guarded(setting, clock, memory))):
+        private_step, handle = guarded(setting, clock, math.inf if options.keep else engine.MEMORY)
+        totals = {}
+        for kind, step in (("SGD", ordinary(setting, clock)), ("discreet", private_step)):
             steps = options.steps if setting.title != SETTINGS[0].title else 50 * options.steps
             found = measure(step, clock, steps)
-            cells = "".join(f"{found[part]:11.2f}" for part in PARTS)
-            print(f"{setting.title:34}{kind:10}{cells}{sum(found.values()):10.2f}", flush=True)
+            totals[kind] = sum(found.values())
+            line = [f"{found[part]:.2f}" for part in PARTS]
+            show(options.markdown, setting.title, kind, line, totals[kind], totals[kind] / totals["SGD"])
+        noise, passes = floor(setting, handle)
+        least = totals["SGD"] + noise + passes
+        line = ["" for _ in PARTS]
+        line[PARTS.index("sums")], line[PARTS.index("noise")] = f"{passes:.2f}", f"{noise:.2f}"
+        show(options.markdown, setting.title, "floor", line, least, least / totals["SGD"])
+
+
+def show(markdown: bool, title: str, kind: str, cells: list[str], total: float, ratio: float) -> None:
+    cells = [*cells, f"{total:.2f}", f"{ratio:.2f}"]
+    if markdown:
+        print(f"| {title} | {kind} | " + " | ".join(cells) + " |", flush=True)
+    else:
+        print(f"{title:34}{kind:10}" + "".join(f"{cell:>11}" for cell in cells), flush=True)
 
 
 if __name__ == "__main__":
