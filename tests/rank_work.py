@@ -151,8 +151,15 @@ def differ(rank, what):
         model = nn.Sequential(model, nn.Identity())
     if what == "code" and odd:
         distributed._code = lambda: "another version"
+    if what in ("bound", "released"):
+        made = plan(AdaptiveClip(0.3), noise=Gaussian(1.0))
     private = attach(model, made, **settings)
     rows = data()
+    if what in ("bound", "released"):  # a checkpoint that is another one's on rank 1
+        state = private.state_dict()
+        state["bound"] = state["bound"] | ({"norms": [3.0]} if what == "bound" and odd else {})
+        taken = int(what == "released" and odd)
+        private.load_state_dict(state | {"released": taken, "participations": taken})
     if what == "rows" and odd:
         rows = Broken()
     if what == "number of examples" and odd:
@@ -190,7 +197,7 @@ def drift(rank):
 CODE = distributed._code
 DRIFTS = (
     "weights", "plan", "seed", "preflight", "model", "code", "number of examples", "at_most", "parameters", "mixing",
-    "break", "skip", "losses", "rows", "nothing",
+    "break", "skip", "losses", "rows", "bound", "released", "nothing",
 )  # fmt: skip
 
 

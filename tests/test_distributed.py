@@ -83,6 +83,8 @@ def test_ranks_that_differ_are_refused_on_all_ranks_and_none_is_left_waiting(tmp
         "at_most": "differ in their at_most",
         "parameters": "differ in their parameters",
         "break": "not at the same place",
+        "bound": "differ in their state's bound",
+        "released": "differ in their state's releases",
     }
     for what, expected in words.items():
         for rank in found:

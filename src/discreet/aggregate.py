@@ -352,7 +352,11 @@ class Aggregate:
         Releases that the state knows of and the ledger does not are counted now; those that the ledger knows of and
         the state does not (a crash after the checkpoint) stay spent. Nothing is ever repeated.
         """
-        released, taken = self.check_state_dict(state)
+        with self.ranks.reported():
+            released, taken = self.check_state_dict(state)
+        if not self.ranks.alone:  # or one of them would bound by another norm than the noise is for
+            told = {"state's releases": (released, taken), "state's bound": repr(state.get("bound"))}
+            self.ranks.agree("loading a state", told)
         self.clear()
         known = {"seeded": True} if state.get("seeded") else {}
         self._write(lambda: self._ledger.restore(released, taken, **known))

@@ -40,6 +40,7 @@ _REMEDIES = {
     "parameters": "change them on all ranks alike, by the released gradients alone",
     "code": "start every rank from the same files and the same installed versions",
     "seed": "give every rank the same seed, or none",
+    **dict.fromkeys(("state's releases", "state's bound"), "load the same checkpoint on every rank"),
 }
 
 
