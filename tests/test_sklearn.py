@@ -55,6 +55,7 @@ def test_a_fit_has_a_guarantee_within_its_epsilon(rows):
     assert proven.released == fitted.plan_.steps == 12  # every step was counted
     texts = {c.text: c.status for c in proven.conditions}
     assert any("the losses were computed" in text and texts[text] == "proven" for text in texts)
+    assert any("settings were chosen without these rows" in text and texts[text] == "assumed" for text in texts)
     assert any("no scaler, selection or stratified fold" in text and texts[text] == "assumed" for text in texts)
 
 

@@ -127,6 +127,10 @@ class _Private(BaseEstimator):
                 "scaler, selection or stratified fold before this has learned from them",
                 "assumed",
             ),
+            Condition(
+                "settings were chosen without these rows, or by noisy scores that a ledger counts (PrivateScore)",
+                "assumed",
+            ),
         ]
         if self.repeat == "alone":
             text = "this is of the fit alone: what other fits on the same rows cost is not counted"
