@@ -221,13 +221,17 @@ class Aggregate:
         mechanism, part = self.plan.mechanism, ranks.noise_part
         scales = self._scales(mechanism.contract(self.layout, self.state), factor)
         over = 1 / self._count
-        released = self._sums.release(
-            mechanism.noise,
-            scales if part == 1 else {name: part * scale for name, scale in scales.items()},
-            stream if part else None,
-            over if mechanism.denoise is None else 1.0,
-            None if ranks.alone else ranks.total,
-        )
+        try:
+            released = self._sums.release(
+                mechanism.noise,
+                scales if part == 1 else {name: part * scale for name, scale in scales.items()},
+                stream if part else None,
+                over if mechanism.denoise is None else 1.0,
+                None if ranks.alone else ranks.total,
+            )
+        except BaseException:
+            ranks.leave()
+            raise
         answers = {name: released.pop(name) for name in self._asked}
         if mechanism.denoise is not None:
             law: Any = mechanism.noise.law

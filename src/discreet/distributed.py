@@ -187,6 +187,15 @@ class Ranks:
             self.report(error)
             raise
 
+    def leave(self) -> None:
+        """Take no further part: this rank failed where the others wait for its sum, and must not send another one."""
+        if self.alone or self._lost:
+            return
+        self._lost = (
+            f"rank {self.rank} of {self.size} failed while a step was released, and left the others; the step is "
+            "counted. Start all ranks again."
+        )
+
     # --- working together ----------------------------------------------------------------------------------------
 
     @property
