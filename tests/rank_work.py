@@ -32,6 +32,7 @@ from discreet.config import from_dict
 from discreet.federated import Rounds
 from discreet.runs import Watch, resume
 from discreet.runs import train as begin
+from discreet.sums import FloatSums
 
 EXAMPLES, STEPS = 30, 5
 
@@ -151,8 +152,15 @@ def differ(rank, what):
         model = nn.Sequential(model, nn.Identity())
     if what == "code" and odd:
         distributed._code = lambda: "another version"
+    if what in ("bound", "released"):
+        made = plan(AdaptiveClip(0.3), noise=Gaussian(1.0))
     private = attach(model, made, **settings)
     rows = data()
+    if what in ("bound", "released"):  # a checkpoint that is another one's on rank 1
+        state = private.state_dict()
+        state["bound"] = state["bound"] | ({"norms": [3.0]} if what == "bound" and odd else {})
+        taken = int(what == "released" and odd)
+        private.load_state_dict(state | {"released": taken, "participations": taken})
     if what == "rows" and odd:
         rows = Broken()
     if what == "number of examples" and odd:
@@ -190,7 +198,7 @@ def drift(rank):
 CODE = distributed._code
 DRIFTS = (
     "weights", "plan", "seed", "preflight", "model", "code", "number of examples", "at_most", "parameters", "mixing",
-    "break", "skip", "losses", "rows", "nothing",
+    "break", "skip", "losses", "rows", "bound", "released", "nothing",
 )  # fmt: skip
 
 
@@ -261,7 +269,8 @@ def reads(rank):
     private = attach(model, plan(batch_size=3), seed=3)
     for a, b in private.batches((x[mine], y[mine]), sharded=True, at_most=4):
         step(private, model, a, b, torch.optim.SGD(model.parameters(), lr=0.5), released)
-    return shared, loaded, torch.stack(released), train(plan(batch_size=3))[0], rows.read, again.read
+    told = [c.text for c in private.guarantee().conditions]
+    return shared, loaded, torch.stack(released), train(plan(batch_size=3))[0], rows.read, again.read, told
 
 
 # --- a rank dies -----------------------------------------------------------------------------------------------------
@@ -282,6 +291,28 @@ def mortal(rank, say, folder):
         if private.released % 4 == 0:
             save_checkpoint(checkpoint, model=model, private=private, optimizer=optimizer)
     return private.guarantee().epsilon
+
+
+def fails_at_noise(rank):
+    """Rank 0 cannot draw the noise of the second step, and tries to go on."""
+    model = network()
+    private = attach(model, plan(noise=Gaussian(1.0)))
+    drawn, errors, draws = FloatSums._drawn, [], []
+
+    def failing(*arguments):
+        draws.append(1)
+        if len(draws) == 2:
+            raise RuntimeError("no noise")
+        return drawn(*arguments)
+
+    FloatSums._drawn = failing
+    for _ in range(2):
+        try:
+            for x, y in private.batches(data()):
+                step(private, model, x, y, torch.optim.SGD(model.parameters(), lr=0.1), [])
+        except RuntimeError as error:
+            errors.append(error)
+    return errors, private.released, [p.grad for p in model.parameters()]
 
 
 # --- alone -----------------------------------------------------------------------------------------------------------

@@ -61,6 +61,8 @@ def test_each_rank_reads_its_share_alone_and_releases_are_the_same(tmp_path):
     for found in two:
         for own, expected in zip(found[:4], one[:4], strict=True):
             assert torch.allclose(own, expected, rtol=0, atol=1e-6 * expected.abs().max())
+    alone, together = ([any("part of the data of one rank" in c for c in f[6]) for f in all_] for all_ in ([one], two))
+    assert (alone, together) == ([False], [True, True])  # what nobody can see is said
     assert torch.equal(one[2], one[3])  # a part for each rank draws as one data set does
     for place in (4, 5):
         reads = [found[place][1:] for found in two]  # each reads one row for its shape
@@ -83,6 +85,8 @@ def test_ranks_that_differ_are_refused_on_all_ranks_and_none_is_left_waiting(tmp
         "at_most": "differ in their at_most",
         "parameters": "differ in their parameters",
         "break": "not at the same place",
+        "bound": "differ in their state's bound",
+        "released": "differ in their state's releases",
     }
     for what, expected in words.items():
         for rank in found:
@@ -227,6 +231,17 @@ def test_when_a_rank_dies_the_others_stop_and_nothing_is_uncounted(tmp_path):
 
 
 # --- fit, train and torchrun -----------------------------------------------------------------------------------------
+
+
+def test_a_rank_that_fails_at_its_noise_sends_nothing_afterwards(tmp_path):
+    """Or what it sends next could be taken for the sum with the noise that others wait for."""
+    first, second = ranks.run(2, rank_work.fails_at_noise, tmp_path)
+    assert [str(error)[:8] for error in first[0]] == ["no noise", "rank 0 o"]
+    assert "left the others" in str(first[0][1])
+    assert all(isinstance(error, Disagreement) for error in second[0])
+    for _, released, gradients in (first, second):
+        assert released == 2  # counted
+        assert gradients == [None] * 4
 
 
 def test_fit_stops_for_all_when_one_rank_asks_and_is_resumed_by_more(tmp_path):

@@ -591,6 +591,18 @@ def test_parameters_that_change_after_attach_are_refused():
         private.backward(losses(model, x, y))
 
 
+def test_a_gradient_hook_after_attach_is_refused_before_it_sees_a_gradient():
+    model, seen = network(), []
+    private = attach(model, plan())
+    x, y = next(private.batches(data()))
+    hook = model[0].weight.register_hook(seen.append)
+    with pytest.raises(PrivacyError, match="has a gradient hook"):
+        private.backward(losses(model, x, y))
+    hook.remove()
+    assert private.backward(losses(model, x, y))
+    assert not seen
+
+
 def compiled_in_place():
     model = network()
     model.compile(backend="eager")

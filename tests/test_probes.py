@@ -507,3 +507,43 @@ def test_a_large_frozen_base_is_not_copied_and_is_watched_all_the_same(past_auto
     with pytest.raises(PrivacyError, match=r"carries something from one batch to the next: its 'base'"):
         discreet.preflight(WritesToItsBase(past_autograd), lambda model, x: model(x).square().sum(1), torch.randn(5, 3))
     discreet.preflight(quiet, lambda model, x: model(x).square().sum(1), torch.randn(5, 3))
+
+
+# --- the number of rows ----------------------------------------------------------------------------------------------
+
+
+class BySize(nn.Module):
+    """Divides by how many rows there are: without one of them, all others weigh more."""
+
+    def forward(self, x):
+        return x / len(x)
+
+
+class ByPlace(nn.Module):
+    """Adds something else to each place of the batch: without one row, those after it move up."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("places", torch.randn(N, 8))
+
+    def forward(self, x):
+        return x + self.places[: len(x)]
+
+
+@pytest.mark.parametrize("middle", [BySize, ByPlace])
+def test_whether_a_row_takes_part_changes_nothing_for_the_others(middle):
+    with pytest.raises(PrivacyError, match="fewer in the batch"):
+        step(stack(middle()))
+
+
+def test_a_loss_that_goes_by_the_number_of_rows_is_seen_by_preflight():
+    def loss(model, batch):
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="none") / len(batch[0])
+
+    with pytest.raises(PrivacyError, match="fewer in the batch"):
+        discreet.preflight(stack(), loss, data())
+
+
+def test_dropout_falls_to_other_rows_and_is_no_mixing():
+    private = step(stack(nn.Dropout(0.5)))
+    assert any("replaying" in c.text and c.status == "checked" for c in private.guarantee().conditions)

@@ -10,6 +10,7 @@ import pytest
 import torch
 from sklearn.base import clone
 from sklearn.exceptions import FitFailedWarning
+from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, KFold, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
@@ -54,6 +55,7 @@ def test_a_fit_has_a_guarantee_within_its_epsilon(rows):
     assert proven.released == fitted.plan_.steps == 12  # every step was counted
     texts = {c.text: c.status for c in proven.conditions}
     assert any("the losses were computed" in text and texts[text] == "proven" for text in texts)
+    assert any("settings were chosen without these rows" in text and texts[text] == "assumed" for text in texts)
     assert any("no scaler, selection or stratified fold" in text and texts[text] == "assumed" for text in texts)
 
 
@@ -263,6 +265,20 @@ def test_rows_belong_to_one_ledger(rows, tmp_path):
         classifier().fit(x[100:], y[100:])
 
 
+def test_a_fit_alone_is_known_to_later_ones(rows, tmp_path):
+    """Or a later guarantee would say that it was checked that there was none."""
+    classifier(repeat="alone").fit(*rows)
+    classifier(repeat="alone").fit(*rows)
+    for later in (classifier(), classifier(ledger=patients(tmp_path))):
+        with pytest.raises(PrivacyError, match="fitted before"):
+            later.fit(*rows)
+
+
+def test_a_fit_alone_under_a_ledger_goes_on_under_it(rows, tmp_path):
+    classifier(repeat="alone", ledger=patients(tmp_path)).fit(*rows)
+    classifier(ledger=patients(tmp_path)).fit(*rows)
+
+
 def enter_elsewhere(values):
     try:
         Register().enter(values, None)
@@ -335,6 +351,27 @@ def test_one_row_moves_a_score_by_one_row_at_most(tmp_path):
     for answer in (0.0, 10.0, 1e9, np.inf, -3.0):
         mine = score(Always(0.0), np.zeros((10, 1)), np.r_[np.zeros(9), answer])
         assert -0.002 <= mine - 0.9 <= 0.102
+
+
+@pytest.mark.parametrize(("answer", "shape"), [(1, (10, 1)), ([1], (10,))])
+def test_a_row_counts_once_whatever_the_shapes(tmp_path, answer, shape):
+    """Ten answers in a column beside ten in a row make a hundred comparisons."""
+
+    class Columns(Always):
+        def predict(self, x):
+            return np.full((len(x), *np.shape(answer)), 1)
+
+    with pytest.raises(ConfigError, match="a row would count more than once"):
+        PrivateScore(patients(tmp_path), noise=5.0)(Columns(answer), np.zeros((10, 1)), np.ones(shape))
+
+
+def test_what_learned_from_rows_uncounted_is_not_scored(rows, tmp_path):
+    ledger = patients(tmp_path)
+    score = PrivateScore(ledger, noise=30.0)
+    for estimator in (LogisticRegression(), make_pipeline(FunctionTransformer(), classifier())):
+        with pytest.raises(PrivacyError, match="was not fitted under the ledger"):
+            score(estimator, *rows)
+    assert not ledger.path.exists()  # nothing was asked
 
 
 def test_a_score_without_noise_is_refused(tmp_path):

@@ -221,13 +221,17 @@ class Aggregate:
         mechanism, part = self.plan.mechanism, ranks.noise_part
         scales = self._scales(mechanism.contract(self.layout, self.state), factor)
         over = 1 / self._count
-        released = self._sums.release(
-            mechanism.noise,
-            scales if part == 1 else {name: part * scale for name, scale in scales.items()},
-            stream if part else None,
-            over if mechanism.denoise is None else 1.0,
-            None if ranks.alone else ranks.total,
-        )
+        try:
+            released = self._sums.release(
+                mechanism.noise,
+                scales if part == 1 else {name: part * scale for name, scale in scales.items()},
+                stream if part else None,
+                over if mechanism.denoise is None else 1.0,
+                None if ranks.alone else ranks.total,
+            )
+        except BaseException:
+            ranks.leave()
+            raise
         answers = {name: released.pop(name) for name in self._asked}
         if mechanism.denoise is not None:
             law: Any = mechanism.noise.law
@@ -352,7 +356,11 @@ class Aggregate:
         Releases that the state knows of and the ledger does not are counted now; those that the ledger knows of and
         the state does not (a crash after the checkpoint) stay spent. Nothing is ever repeated.
         """
-        released, taken = self.check_state_dict(state)
+        with self.ranks.reported():
+            released, taken = self.check_state_dict(state)
+        if not self.ranks.alone:  # or one of them would bound by another norm than the noise is for
+            told = {"state's releases": (released, taken), "state's bound": repr(state.get("bound"))}
+            self.ranks.agree("loading a state", told)
         self.clear()
         known = {"seeded": True} if state.get("seeded") else {}
         self._write(lambda: self._ledger.restore(released, taken, **known))

@@ -54,6 +54,7 @@ class Attachment:
             if not parameter.requires_grad or (parameter.dtype, parameter.device) != self._formats[name]:
                 what = "moved to another dtype or device" if parameter.requires_grad else "frozen"
                 raise PrivacyError(f"parameter {name!r} was {what} after attach; detach and attach again.")
+            _check_hooks(name, parameter)
 
     def check_modes(self) -> None:
         """Raise if a normalisation has begun to keep or use statistics of the data."""
@@ -97,8 +98,15 @@ def _check_model(model: nn.Module) -> None:
             raise ConfigError(f"parameter {name!r} is {parameter.dtype}; only real floating point can be trained.")
         if _HELD.get(id(parameter)) is parameter:
             raise PrivacyError(f"parameter {name!r} has a plan attached already; call detach() on that one first.")
-        if bool(parameter._backward_hooks):
-            raise PrivacyError(f"parameter {name!r} has a gradient hook, which would not see each example; remove it.")
+        _check_hooks(name, parameter)
+
+
+def _check_hooks(name: str, parameter: nn.Parameter) -> None:
+    if bool(parameter._backward_hooks):
+        raise PrivacyError(
+            f"parameter {name!r} has a gradient hook, which would see gradients before the noise, and not each "
+            "example's; remove it, and look at p.grad when private.backward(losses) has returned True."
+        )
 
 
 def _problem(module: nn.Module) -> str | None:

@@ -40,6 +40,7 @@ _REMEDIES = {
     "parameters": "change them on all ranks alike, by the released gradients alone",
     "code": "start every rank from the same files and the same installed versions",
     "seed": "give every rank the same seed, or none",
+    **dict.fromkeys(("state's releases", "state's bound"), "load the same checkpoint on every rank"),
 }
 
 
@@ -185,6 +186,15 @@ class Ranks:
         except Exception as error:
             self.report(error)
             raise
+
+    def leave(self) -> None:
+        """Take no further part: this rank failed where the others wait for its sum, and must not send another one."""
+        if self.alone or self._lost:
+            return
+        self._lost = (
+            f"rank {self.rank} of {self.size} failed while a step was released, and left the others; the step is "
+            "counted. Start all ranks again."
+        )
 
     # --- working together ----------------------------------------------------------------------------------------
 

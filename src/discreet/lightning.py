@@ -36,8 +36,9 @@ class Privacy(Callback):
     `ledger` and `preflight` are as in discreet.attach. A run ends when the plan's steps are spent. Lightning's
     checkpoints hold the private state: what a crash has lost stays spent, and is not repeated.
 
-    Guarantee: every gradient that an optimizer sees is one that the plan released. A batch that was not drawn by the
-    plan, a batch whose losses were not made private and a plain backward pass are errors.
+    Guarantee: every gradient that a backward pass leaves for an optimizer is one that the plan released. A batch that
+    was not drawn by the plan, a batch whose losses were not made private and a plain backward pass are errors. What is
+    not seen is a gradient that a module computes and assigns by itself (torch.autograd.grad).
     """
 
     def __init__(self, plan: Plan, ledger: str | Path | Ledger | None = None, *, preflight: bool = True) -> None:

@@ -131,6 +131,7 @@ class Private(Handle):
         self._chunks: deque[_Chunk] = deque()
         self._iteration, self._loops = 0, 0
         self._replayed = False  # whether the model was replayed, on every rank
+        self._parts = False  # whether each rank had a part of the data of its own
         self._own_loop = False  # whether the library's own loop and loss are all that uses this
         self._versions: list[int] = []  # of the parameters, when the open batch began
         self._since = now()
@@ -220,6 +221,7 @@ class Private(Handle):
         """How draws from data of this length (of this rank's own, if `sharded`) are split over the ranks."""
         if not sharded:
             return Shares(self._ranks.rank, self._ranks.size, length)
+        self._parts = not self._ranks.alone
         if self._slots is not None:
             raise ConfigError(
                 "microbatches are made of any examples, and with sharded=True an example stays with the rank that has "
@@ -469,7 +471,9 @@ class Private(Handle):
             "also where no gradient shows it",
             "proven" if self._own_loop else "assumed",
         )
-        return [*self._isolation(), rows]
+        unit = self.plan.sampling.contract().unit
+        parts = Condition(f"each {unit} is in the part of the data of one rank alone (sharded=True)", "assumed")
+        return [*self._isolation(), rows, *([parts] if self._parts else [])]
 
     def _isolation(self) -> tuple[Condition, ...]:
         """What is known of examples not mixing."""

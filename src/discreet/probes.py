@@ -65,6 +65,12 @@ class _Random:
     def __init__(self) -> None:
         self._torch, self._numpy, self._python = torch.get_rng_state(), np.random.get_state(), random.getstate()
 
+    def same(self) -> bool:
+        """Whether nothing was drawn since."""
+        now = _Random()
+        arrays = all(np.array_equal(a, b) for a, b in zip(self._numpy, now._numpy, strict=True))
+        return torch.equal(self._torch, now._torch) and arrays and self._python == now._python
+
     def restore(self) -> None:
         torch.set_rng_state(self._torch)
         np.random.set_state(self._numpy)
@@ -109,10 +115,12 @@ def _look(model: nn.Module, run: Run, batch: Any, rows: int, dimensions: list[in
     some, kept = _thinned(batch, rows, dimensions)
     if kept < rows:
         try:
-            return _compare(model, run, _changed(some, kept, dimensions), kept, state)
+            _compare(model, run, _changed(some, kept, dimensions), kept, state)
+            return _count(model, run, some, kept, dimensions, state)
         except _CannotTellError:
             pass
-    return _compare(model, run, _changed(batch, rows, dimensions), rows, state)
+    _compare(model, run, _changed(batch, rows, dimensions), rows, state)
+    return _count(model, run, batch, rows, dimensions, state)
 
 
 def _readings(batch: Any, rows: int) -> Iterator[tuple[list[int | None], bool]]:
@@ -225,6 +233,45 @@ def _compare(model: nn.Module, run: Run, changed: _Changed, rows: int, state: _R
             f"{where} mixes examples: one row of a batch grew, and the others' outputs changed, though no gradient "
             "shows it. Compute nothing over the batch (not even detached), or use statistics of public data."
         )
+
+
+def _count(model: nn.Module, run: Run, batch: Any, rows: int, dimensions: list[int | None], state: _Random) -> None:
+    """Raise if a row's output depends on how many others there are, or on its place among them.
+
+    Nothing can be told of a model that takes no fewer rows, or that draws random numbers: they fall to other rows then.
+    """
+    some = iter(t if d is None else t.narrow(d, 1, 2) for t, d in zip(_tensors(batch), dimensions, strict=True))
+    if rows < 4 or _draws(run, _copy(model), batch, state):
+        return
+    try:
+        two = _tensors(_made(run, _copy(model), _map(batch, lambda t: next(some)), state))
+        all_of_them = _tensors(_made(run, _copy(model), batch, state))
+    except _CannotTellError:
+        return
+    for a, b in zip(all_of_them, two, strict=False):
+        if a.dim() == b.dim() > 0 and len(a) == rows and len(b) == 2 and a.shape[1:] == b.shape[1:]:
+            scale = float(a.detach().abs().nan_to_num(0, 0, 0).max()) if a.is_floating_point() else 0.0
+            # other sizes are other kernels, which round in other ways; in few bits, that shows
+            if scale and not torch.allclose(a[1:3].float(), b.float(), rtol=0.0, atol=0.05 * scale, equal_nan=True):
+                raise PrivacyError(
+                    "the model itself mixes examples: the same rows gave other outputs where there were fewer in the "
+                    "batch. Whether an example takes part must change nothing for the others: use neither the number "
+                    "of rows nor a row's place among them."
+                )
+
+
+def _draws(run: Run, model: nn.Module, batch: Any, state: _Random) -> bool:
+    """Whether random numbers are drawn."""
+    before = _Random()
+    try:
+        state.restore()
+        with torch.no_grad():
+            run(model, _map(batch, lambda t: t.clone()))
+        return not state.same()
+    except Exception:
+        return True
+    finally:
+        before.restore()
 
 
 def _carries(name: str) -> PrivacyError:

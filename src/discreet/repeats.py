@@ -33,20 +33,24 @@ class Register:
         self._key, self._process, self._lock = secrets.token_bytes(32), os.getpid(), Lock()
         self._counted_in: dict[bytes, str | None] = {}
 
-    def enter(self, rows: npt.NDArray[Any], ledger: str | None) -> set[bytes]:
-        """Take note that rows are to be fitted, or raise a PrivacyError; the digests of those that are new here."""
-        if ledger is None:
+    def enter(self, rows: npt.NDArray[Any], ledger: str | None, *, alone: bool = False) -> set[bytes]:
+        """Take note that rows are to be fitted, or raise a PrivacyError; the digests of those that are new here.
+
+        A fit that is to be counted `alone` is not refused, but later ones on the same rows know of it.
+        """
+        if ledger is None and not alone:
             self._check_process()
         found = self._digests(rows)
         with self._lock:
-            for digest in found & self._counted_in.keys():
-                if ledger is None or self._counted_in[digest] != ledger:
-                    raise PrivacyError(
-                        "rows like some of these were fitted before in this process, and no ledger adds the two up, so "
-                        f"that together they would cost more than either says. {_REMEDY}"
-                    )
-            new = found - self._counted_in.keys()
-            self._counted_in.update(dict.fromkeys(new, ledger))
+            known = found & self._counted_in.keys()
+            apart = {digest for digest in known if ledger is None or self._counted_in[digest] != ledger}
+            if apart and not alone:
+                raise PrivacyError(
+                    "rows like some of these were fitted before in this process, and no ledger adds the two up, so "
+                    f"that together they would cost more than either says. {_REMEDY}"
+                )
+            new = found - known
+            self._counted_in.update(dict.fromkeys(new, ledger) | dict.fromkeys(apart, None))
         return new
 
     def leave(self, digests: set[bytes]) -> None:

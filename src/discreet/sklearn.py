@@ -69,7 +69,7 @@ class _Private(BaseEstimator):
         inputs = self._scaled(rows)
         optimizer = torch.optim.SGD(network.parameters(), lr=positive("learning_rate", self.learning_rate))
         book = self._book()
-        entered = set() if self.repeat == "alone" else REGISTER.enter(rows, book)
+        entered = REGISTER.enter(rows, book, alone=self.repeat == "alone")
         released: list[int] = []
         try:
             done = fit(
@@ -125,6 +125,10 @@ class _Private(BaseEstimator):
             Condition(
                 "each row's features come from that row alone, and whether a row was given depends on no other row: no "
                 "scaler, selection or stratified fold before this has learned from them",
+                "assumed",
+            ),
+            Condition(
+                "settings were chosen without these rows, or by noisy scores that a ledger counts (PrivateScore)",
                 "assumed",
             ),
         ]
@@ -300,7 +304,8 @@ class PrivateScore:
     in units of the squared range. `noise` is a standard deviation in rows.
 
     Guarantee: a row counts from 0 to 1 in one sum over the rows, so this is one Gaussian query of multiplier `noise`
-    for a public number of rows. It is in the ledger before a row is looked at.
+    for a public number of rows. It is in the ledger before a row is looked at. What is scored has not learned from
+    private rows but by fits that the same ledger counts: of scikit-learn's estimators only such are taken.
     """
 
     ledger: Ledger
@@ -309,11 +314,17 @@ class PrivateScore:
 
     def __call__(self, estimator: Any, X: Any, y: Any) -> float:
         """The score of a fitted estimator on these rows."""
+        _check_scored(estimator, self.ledger)
         answers = np.asarray(y)
         ends = None if self.target_bounds is None else _target_ends(self.target_bounds)
         phase = Phase(rate=1.0, multiplier=positive("noise", self.noise), steps=1, adjacency="zero-out")
         self.ledger.query(f"score on {len(answers)} rows, noise {self.noise:g}", phase)
         predicted = np.asarray(estimator.predict(X))
+        if answers.ndim != 1 or predicted.shape != answers.shape:
+            raise ConfigError(
+                f"there are predictions of shape {predicted.shape} for answers of shape {answers.shape}; one number or "
+                "label a row is needed of both, or a row would count more than once. No score was given."
+            )
         if ends is None:
             each = (predicted == answers).astype(np.float64)
         else:
@@ -322,6 +333,19 @@ class PrivateScore:
             each = 1 - np.square(np.subtract(*cut) / (high - low))
         noise = Root(None).stream("score", 0).fill_normal(torch.empty(1, dtype=torch.float64), self.noise)
         return float((np.nan_to_num(each).sum() + float(noise)) / len(answers))
+
+
+def _check_scored(estimator: Any, ledger: Ledger) -> None:
+    """Refuse to score what has learned from rows without being counted: each row would change all predictions."""
+    while (inner := getattr(estimator, "best_estimator_", None)) is not None or hasattr(estimator, "steps"):
+        estimator = estimator.steps[-1][1] if inner is None else inner
+    counted = isinstance(estimator, _Private) and estimator._book() == str(Path(ledger.path).resolve())
+    if isinstance(estimator, BaseEstimator) and not counted:
+        raise PrivacyError(
+            f"{type(estimator).__name__} was not fitted under the ledger {ledger.path}, so that one row may change all "
+            "of its predictions, which the noise of a score does not hide. Score estimators of discreet.sklearn that "
+            "have this ledger; of a public model, an object with nothing but its predict."
+        )
 
 
 @lru_cache(maxsize=64)

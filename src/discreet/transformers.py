@@ -57,7 +57,13 @@ class Units(Dataset[Any]):
         self.most = whole("the most sequences of a unit", most, least=1)
         self._sequences = sequences
         self._places: dict[Hashable, list[int]] = {}
-        for place, owner in enumerate(owners):
+        names: Any = owners.tolist() if isinstance(owners, (Tensor, np.ndarray)) else owners
+        for place, owner in enumerate(names):
+            if isinstance(owner, Tensor) or owner != owner:  # two of them are never the same key
+                raise ConfigError(
+                    f"the owner of sequence {place} is {owner!r}, of which no two are equal, so that its sequences "
+                    "would be taken for several owners'; give names or whole numbers."
+                )
             self._places.setdefault(owner, []).append(place)
         self._owners = list(self._places)
 
@@ -451,9 +457,8 @@ def check_padding(trainer: PrivateTrainer) -> None:
         return
     if not torch.isclose(alone[0], beside[0], rtol=2e-2 if trainer.args.bf16 else 1e-4, atol=1e-5):
         raise PrivacyError(
-            f"a row's loss is {float(alone[0]):.6g} alone and {float(beside[0]):.6g} beside a longer one: padding "
-            "changes it, so examples mix. Pad on the right, with an attention_mask and labels -100; or pad all to one "
-            "length."
+            "a row's loss is another one beside a longer row than alone: padding changes it, so examples mix. Pad on "
+            "the right, with an attention_mask and labels -100; or pad all to one length."
         )
 
 

@@ -177,6 +177,10 @@ OTHERS = {
     "mean over outputs": lambda w: w - w.mean(0, keepdim=True),
     "largest taken out": lambda w: w - w.amax((1, 2, 3), keepdim=True),
     "mirrored": lambda w: w + 1e-3 * w.flip(3),
+    "length of all outputs": lambda w: w / w.norm(),
+    "scaled by the length of all outputs": lambda w: w * w.square().mean(),
+    "standardised over all outputs": lambda w: (w - w.mean((1, 2, 3), keepdim=True)) / w.var(),
+    "one value added to all of its output": lambda w: w + 0.1 * w[:, :1, :1, :1],
     "one value more": lambda w: w * torch.ones_like(w).index_fill(3, torch.tensor(1), 1.001),
 }
 
@@ -211,6 +215,11 @@ def test_others_are_not_taken_for_one(name, forms):
 def test_weight_norm_is_recognised(forms):
     assert_exact(nn.Sequential(parametrizations.weight_norm(nn.Conv2d(3, 4, 3)), nn.Flatten()), R(5, 3, 6, 6))
     assert any(form is not None for form in forms)
+
+
+def test_weight_norm_of_all_outputs_together_is_exact():
+    layer = parametrizations.weight_norm(nn.Conv2d(3, 4, 3), dim=None)
+    assert_exact(nn.Sequential(layer, nn.Flatten()), R(5, 3, 6, 6) + 1)
 
 
 def test_what_standardising_takes_out_is_not_left_in_the_norm():

@@ -4,6 +4,7 @@ import functools
 import json
 import math
 
+import numpy as np
 import pytest
 import torch
 import transformers
@@ -413,6 +414,17 @@ def test_units_group_sequences_by_owner():
     assert units[1] == data[5:8]
     with pytest.raises(ConfigError, match="one for each"):
         Units(data, users(5), most=3)
+
+
+@pytest.mark.parametrize("owners", [torch.tensor([7, 7, 8, 8]), np.array([7, 7, 8, 8]), (7, 7, 8, 8)])
+def test_owners_that_are_equal_are_one(owners):
+    assert len(Units(sequences()[:4], owners, most=3)) == 2
+
+
+@pytest.mark.parametrize("owner", [torch.tensor(7), math.nan])
+def test_owners_that_are_never_equal_are_refused(owner):
+    with pytest.raises(ConfigError, match="no two are equal"):
+        Units(sequences()[:2], [7, owner], most=3)
 
 
 def test_a_user_with_many_sequences_is_one_unit(tmp_path):

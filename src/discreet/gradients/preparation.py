@@ -178,8 +178,10 @@ class Rescaling:
 
     Standardised and normalised weights are such: for output o a gradient v becomes a v + U M U'v, with U the two
     directions (constant, and the weights less their mean) and a number a and a matrix M of o's own. So norms after it
-    follow from the norm before it and two inner products. Whether it is one is seen each time by pulling the two
-    directions, each with the same random one added or taken off, which determines a and M and leaves nothing else.
+    follow from the norm before it and two inner products. Whether it is one is seen each time by three pulls. The two
+    directions, each with the same random one added or taken off, determine a and M, and show what else an output's own
+    gradient would become; a random combination of the two, another one for each output, shows whether M is the
+    output's own: where a norm is of all outputs together, it is not.
     """
 
     def __init__(self, scale: Tensor, matrix: Tensor, directions: Tensor) -> None:
@@ -199,14 +201,16 @@ class Rescaling:
         random /= 2 * torch.linalg.vector_norm(random, dim=1, keepdim=True)
         directions = torch.stack([torch.ones_like(flat), flat - flat.mean(1, keepdim=True)], 1)
         directions /= torch.linalg.vector_norm(directions, dim=2, keepdim=True)
-        tried = directions + torch.stack([random, -random], 1)  # [outputs, 2, values]
-        pulled = prepared.pull(tried.transpose(0, 1).reshape(2, *weight.shape))
-        pulled = pulled.reshape(2, *flat.shape).transpose(0, 1)
-        inside = tried @ directions.mT  # [outputs, 2, 2]
+        mixed = (torch.rand(len(flat), 1, 2, generator=generator) - 0.5).to(flat) @ directions
+        tried = torch.cat([directions + torch.stack([random, -random], 1), mixed], 1)  # [outputs, 3, values]
+        pulled = prepared.pull(tried.transpose(0, 1).reshape(3, *weight.shape))
+        pulled = pulled.reshape(3, *flat.shape).transpose(0, 1)
+        inside = tried @ directions.mT  # [outputs, 3, 2]
         outside = tried[:, 0] - (inside[:, :1] @ directions)[:, 0]
         scale = (outside * pulled[:, 0]).sum(1) / outside.square().sum(1)
-        matrix = _inverse(inside) @ (pulled @ directions.mT) - scale[:, None, None] * torch.eye(2).to(scale)
-        expected = scale[:, None, None] * tried + (inside @ matrix) @ directions
+        scales = scale[:, None, None]
+        matrix = _inverse(inside[:, :2]) @ (pulled[:, :2] @ directions.mT) - scales * torch.eye(2).to(scale)
+        expected = scales * tried + (inside @ matrix) @ directions
         error = torch.linalg.vector_norm(expected - pulled, dim=2)
         size = torch.linalg.vector_norm(pulled, dim=2).amax(1, keepdim=True)
         allowed = 64 * torch.finfo(flat.dtype).eps * size
