@@ -23,7 +23,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
-WARM_UP = 3
+WARM_UP = 3  # steps whose memory is measured
+SETTLED, SETTLING = 65, 4.0  # then it goes on to so many steps, or for so many seconds
 
 
 def resident(field: str) -> float:
@@ -71,6 +72,8 @@ def warm_up(step) -> dict[str, float]:
     started = time.perf_counter()
     later = peak_of(step, WARM_UP - 1)
     seconds = (time.perf_counter() - started) / (WARM_UP - 1)
+    for _ in range(min(SETTLED - WARM_UP, int(SETTLING / max(seconds, 1e-9)))):
+        step()
     give_back()
     peaks = {"first": first - before, "later": later - before, "peak": max(first, later) - before}
     return {"before": before, **peaks, "seconds": seconds}
