@@ -7,7 +7,7 @@ backward pass of ordinary ops (for SGD: with the weights' gradients); gradients 
 bound and its checks; the weighted sums; noise; what is left (drawing, the ledger, the graph's walk); the optimizer. CPU
 time, medians. The machine, versions and command are printed with it.
 
-The third line is a floor for any private step that works like this one: SGD's own time, the noise, and, for layers that
+The third line is a step in which the isolation of examples is probed, as it is in one of 128. The fourth is a floor for any private step that works like this one: SGD's own time, the noise, and, for layers that
 meet an example more than once, three passes over examples x parameters values (written, measured, added), each timed
 alone on this machine. What it lacks is whatever a product for each example costs more than one for all of them, and
 calls.
@@ -18,7 +18,8 @@ import math
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from typing import Any
 
@@ -107,6 +108,17 @@ def guarded(setting: Setting, clock: Clock, memory: float) -> tuple[Callable[[],
     return step, handle
 
 
+@contextmanager
+def probing() -> Iterator[None]:
+    """Every step is one that is probed."""
+    before = private.Private._probed
+    private.Private._probed = lambda self, step: True
+    try:
+        yield
+    finally:
+        private.Private._probed = before
+
+
 def milliseconds(function: Callable[[], Any]) -> float:
     found = []
     for _ in range(9):
@@ -167,6 +179,17 @@ def main() -> None:
             totals[kind] = sum(found.values())
             line = [f"{found[part]:.2f}" for part in PARTS]
             show(options.markdown, setting.title, kind, line, totals[kind], totals[kind] / totals["SGD"])
+        with probing():
+            found = measure(private_step, clock, options.steps)
+        total = sum(found.values())
+        show(
+            options.markdown,
+            setting.title,
+            "probed",
+            [f"{found[part]:.2f}" for part in PARTS],
+            total,
+            total / totals["SGD"],
+        )
         noise, passes = floor(setting, handle)
         least = totals["SGD"] + noise + passes
         line = ["" for _ in PARTS]
