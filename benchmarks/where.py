@@ -7,10 +7,10 @@ backward pass of ordinary ops (for SGD: with the weights' gradients); gradients 
 bound and its checks; the weighted sums; noise; what is left (drawing, the ledger, the graph's walk); the optimizer. CPU
 time, medians. The machine, versions and command are printed with it.
 
-The third line is a step in which the isolation of examples is probed, as it is in one of 128. The fourth is a floor for any private step that works like this one: SGD's own time, the noise, and, for layers that
-meet an example more than once, three passes over examples x parameters values (written, measured, added), each timed
-alone on this machine. What it lacks is whatever a product for each example costs more than one for all of them, and
-calls.
+The third line is a step in which the isolation of examples is probed, as it is in one of 128. The fourth is a floor for
+any private step that works like this one: SGD's own time, the noise, and, for layers that meet an example more than
+once, three passes over examples x parameters values (written, measured, added), each timed alone on this machine. What
+it lacks is whatever a product for each example costs more than one for all of them, and calls.
 """
 
 import argparse
