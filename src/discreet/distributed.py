@@ -202,6 +202,15 @@ class Ranks:
                 dist.all_reduce(tensor, group=self._group_for(tensor))
         return tensor
 
+    def scatter(self, tensor: Tensor) -> Tensor:
+        """This rank's part of the sum of all ranks' tensors, which fall into as many equal parts as there are ranks."""
+        if self.alone:
+            return tensor
+        part = tensor.new_empty(len(tensor) // self.size, *tensor.shape[1:])
+        with self.watched("nothing of this step was released"):
+            _reduce_scatter(part, tensor, group=self._group_for(tensor))
+        return part
+
     def broadcast(self, tensor: Tensor) -> None:
         """Have rank 0's values everywhere, in place."""
         if not self.alone:
@@ -215,6 +224,8 @@ class Ranks:
 
 
 ALONE = Ranks(None)
+
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # its older name
 
 
 @cache
