@@ -1,7 +1,8 @@
 """What the ranks of test_sharding.py do."""
 
+import gc
+from dataclasses import dataclass
 from functools import partial
-from itertools import accumulate
 
 import rank_work
 import torch
@@ -52,7 +53,7 @@ class Tokens(nn.Module):
         x = self.words(tokens) + self.places
         for block in self.blocks:
             x = block(x)
-        return self.head(x)
+        return self.head(x.states if isinstance(x, Hidden) else x)
 
 
 def tokens():
@@ -77,6 +78,24 @@ class Unruly(Block):
 class Recomputed(Block):
     def forward(self, x):
         return checkpoint(super().forward, x, use_reentrant=False)
+
+
+class Frozen(Block):
+    def __init__(self):
+        super().__init__()
+        self.up.weight.requires_grad_(False)
+
+
+@dataclass
+class Hidden:
+    states: torch.Tensor
+
+
+class Wrapped(Block):
+    """A block that returns a data class."""
+
+    def forward(self, x):
+        return Hidden(super().forward(x.states if isinstance(x, Hidden) else x))
 
 
 class Sliced(Block):
@@ -113,7 +132,7 @@ def train(made, sharded, at_most=None, kind=Block, spoil=None):
         if spoil is not None:
             found = found / (1 - spoil(x).float())
         if private.backward(found):
-            grads = [p.grad.full_tensor() if sharded else p.grad for p in model.parameters()]
+            grads = [p.grad.full_tensor() if sharded else p.grad for p in model.parameters() if p.requires_grad]
             released.append(torch.cat([g.flatten() for g in grads]))
             optimizer.step()
     private.detach()
@@ -136,6 +155,8 @@ WAYS = {
     "some are not finite": {"spoil": lambda x: x[:, 0] < 4},
     "none is finite": {"spoil": lambda x: x[:, 0] >= 0},
     "slices": {"kind": Sliced},
+    "frozen weights": {"kind": Frozen},
+    "data classes": {"kind": Wrapped},
     "weights that are made": {"kind": Standardised},
     "an op without a rule": {"kind": Unruly},
     "checkpointing": {"kind": Recomputed},
@@ -165,13 +186,23 @@ class Gathered:
         self.most = max(self.most, sum(p.untyped_storage().nbytes() for p in whole))
 
 
-def allocated(act):
-    """The most bytes of tensors that were there at a time while something ran, above what was there before."""
-    with torch.profiler.profile(profile_memory=True) as profile:
-        act()
-    events = profile.profiler.kineto_results.events()
-    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    return max(accumulate(size for _, size in changes))
+def alive():
+    """The bytes of all tensors that Python knows of."""
+    storages = [t.untyped_storage() for t in gc.get_objects() if type(t) in (torch.Tensor, nn.Parameter)]
+    return sum({s.data_ptr(): s.nbytes() for s in storages}.values())
+
+
+class Summed:
+    """The most bytes of tensors that are there while sums are added up over the ranks, above what was there before."""
+
+    def __init__(self, ranks):
+        self.ranks, self.before, self.most, self.calls = ranks, alive(), 0, 0
+
+    def __call__(self, tensor):
+        self.calls += 1
+        if self.calls % 9 == 0:
+            self.most = max(self.most, alive() - self.before)
+        return type(self.ranks).scatter(self.ranks, tensor)
 
 
 class Wide(nn.Module):
@@ -184,7 +215,7 @@ class Wide(nn.Module):
 
 
 def memory(rank, whole):
-    """Of a model of twenty equal blocks: parameters that are whole at a time, and all memory of a step, as parts of it.
+    """Of a model of twenty equal blocks: parameters that are whole at a time, and what sums take, as parts of it.
 
     The first step is the one that is probed. Shares of noise take whole sums.
     """
@@ -194,13 +225,15 @@ def memory(rank, whole):
     for block in model:
         fully_shard(block)
     fully_shard(model)
-    gathered, steps = Gathered(model), []
-    private = attach(model, plan(), seed=3, noise_shares=whole)
-    for x in private.batches(torch.randn(EXAMPLES, 280), steps=1 if whole else 2):
+    gathered, sums = Gathered(model), []
+    private = attach(model, plan(), noise_shares=whole)
+    for x in private.batches(torch.randn(EXAMPLES, 280), steps=2):
         model.zero_grad()
         each = model(x).square().mean(1)
-        steps.append(allocated(partial(private.backward, each)) / size)
-    return gathered.most / size, steps
+        private.ranks.scatter = Summed(private.ranks)
+        private.backward(each)
+        sums.append(private.ranks.scatter.most / size)
+    return gathered.most / size, sums
 
 
 def noise(rank, seed):

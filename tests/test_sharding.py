@@ -25,12 +25,12 @@ def test_a_sharded_model_releases_what_a_whole_one_does(tmp_path, unsharded, cou
 
 
 def test_a_rank_never_has_the_whole_model_where_norms_are_bounded(tmp_path):
-    for gathered, steps in ranks.run(3, shard_work.memory, tmp_path, False):
+    for gathered, sums in ranks.run(3, shard_work.memory, tmp_path, False):
         assert gathered < 0.2
-        assert max(steps) < 0.85, steps  # a third of it are the sums
-    for gathered, steps in ranks.run(3, shard_work.memory, tmp_path, True):
+        assert 1 / 3 < min(sums) <= max(sums) < 0.6
+    for gathered, sums in ranks.run(3, shard_work.memory, tmp_path, True):
         assert gathered >= 1
-        assert max(steps) > 2
+        assert max(sums) == 0  # nothing is scattered
 
 
 @pytest.mark.parametrize("seed", [5, None])

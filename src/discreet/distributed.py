@@ -51,7 +51,7 @@ class Ranks:
     """The processes that train together, seen from one of them; `None` for a process on its own.
 
     With `noise_shares` every rank adds Gaussian noise of its own with an equal share of the variance, so that none
-    knows all of it; otherwise rank 0 draws the noise.
+    knows all of it; otherwise rank 0 draws the noise, or each rank that of its own shard.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, *, noise_shares: bool = False, chosen: bool = False) -> None:

@@ -8,10 +8,12 @@ looks. Where the values of parameters are needed between passes, or saved values
 
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import is_dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._C import _autograd
 from torch.autograd.graph import GradientEdge
 from torch.utils._pytree import tree_leaves
 
@@ -35,8 +37,7 @@ class GatheringPasses(FreePasses):
 
     def _note(self, module: nn.Module, inputs: Any, output: Any) -> None:
         if self.noting() and self._losses is None and torch.is_grad_enabled():
-            tensors = [t for t in tree_leaves(output) if isinstance(t, Tensor)]
-            self._edges += [GradientEdge(t.grad_fn, t.output_nr) for t in tensors if t.grad_fn is not None]
+            self._edges += [GradientEdge(t.grad_fn, t.output_nr) for t in _tensors(output) if t.grad_fn is not None]
 
     def forget(self) -> None:
         """Nothing that was run before counts."""
@@ -105,8 +106,24 @@ class GatheringPasses(FreePasses):
         self._free = True
 
 
+def _tensors(output: Any) -> list[Tensor]:
+    """The tensors that a module returns, also in data classes."""
+    found: list[Tensor] = []
+    for leaf in tree_leaves(output):
+        if isinstance(leaf, Tensor):
+            found.append(leaf)
+        elif is_dataclass(leaf):
+            found += _tensors(list(vars(leaf).values()))
+    return found
+
+
 def recomputing(root: Any) -> bool:
-    """Whether some op below takes what it saved from a hook: it is recomputed (checkpointing), or kept elsewhere."""
+    """Whether some op below takes what it saved from a hook: it is recomputed (checkpointing), or kept elsewhere.
+
+    True too where torch does not tell.
+    """
+    if not hasattr(_autograd.SavedTensor, "unpack_hook"):
+        return True
     nodes, seen = [root] if root is not None else [], {root}
     for node in nodes:  # grows while it is walked
         for name in _RAW.setdefault(type(node), tuple(n for n in dir(type(node)) if n.startswith("_raw_saved_"))):

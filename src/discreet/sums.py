@@ -12,7 +12,7 @@ from discreet.contracts import GRID, Contract
 from discreet.distributed import Ranks
 from discreet.errors import PrivacyError
 from discreet.gradients.engine import UnitGradients
-from discreet.gradients.uses import parts
+from discreet.gradients.uses import parts, sum_dtype
 from discreet.mechanism import Noise
 from discreet.noise.discrete import discrete_gaussian
 from discreet.noise.source import Source
@@ -174,8 +174,7 @@ class ShardedSums:
         self._ranks.exchange("adding up")
         for name, whole in self._like.items():
             shard, rows = self._shards[name], -(-len(whole) // self._ranks.size)
-            dtype = torch.float64 if whole.dtype == torch.float64 else torch.float32
-            mine = shard.new_zeros(self._ranks.size * rows, *whole.shape[1:], dtype=dtype)
+            mine = shard.new_zeros(self._ranks.size * rows, *whole.shape[1:], dtype=sum_dtype(whole.dtype))
             if gradients is not None:
                 gradients.add_one(name, weights[name], mine[: len(whole)])
             self._parts.add({name: self._ranks.scatter(mine)[: len(shard)]})
