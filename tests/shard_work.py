@@ -46,6 +46,7 @@ class Tokens(nn.Module):
         self.words = nn.Embedding(11, 7)
         self.places = nn.Parameter(torch.randn(5, 7))
         self.blocks = nn.ModuleList([Block(), Block()])
+        self.scale = nn.Parameter(torch.ones(1, 7))  # fewer rows than ranks
         self.head = nn.Linear(7, 11, bias=False)
         self.head.weight = self.words.weight
 
@@ -53,7 +54,7 @@ class Tokens(nn.Module):
         x = self.words(tokens) + self.places
         for block in self.blocks:
             x = block(x)
-        return self.head(x.states if isinstance(x, Hidden) else x)
+        return self.head((x.states if isinstance(x, Hidden) else x) * self.scale)
 
 
 def tokens():
@@ -241,7 +242,7 @@ def noise(rank, seed):
     found = []
     for made in (plan(noise=Gaussian(0.0)), plan(noise=Gaussian(2.0))):
         torch.manual_seed(0)
-        model = nn.Sequential(nn.Linear(50, 40), nn.Tanh(), nn.Linear(40, 300))
+        model = nn.Sequential(nn.Linear(50, 40), nn.Tanh(), nn.Linear(40, 300), nn.Linear(300, 1))
         fully_shard(model[0])
         fully_shard(model)
         private = attach(model, made, seed=seed)

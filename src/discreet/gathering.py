@@ -27,16 +27,21 @@ class GatheringPasses(FreePasses):
     def __init__(
         self, modules: Iterable[nn.Module], ranks: Ranks, whole: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        self._ranks, self._whole = ranks, whole
+        self._modules, self._ranks, self._whole = list(modules), ranks, whole
         self._edges: list[GradientEdge] = []  # the outputs of sharded modules: what reaches them has them gathered
-        self._hooks = [module.register_forward_hook(self._note) for module in modules]
-        self.noting: Callable[[], bool] = lambda: False  # whether a batch is open
+        self._hooks: list[Any] = []
+        self._noting: Callable[[], bool] = lambda: False
         self._losses: Tensor | None = None  # of the open chunk
         self._stack = ExitStack()
         self._free = self._is_last = False
 
+    def watch(self, noting: Callable[[], bool]) -> None:
+        """Take note of the sharded modules' outputs while `noting()`: while a batch is open."""
+        self._noting = noting
+        self._hooks = [module.register_forward_hook(self._note) for module in self._modules]
+
     def _note(self, module: nn.Module, inputs: Any, output: Any) -> None:
-        if self.noting() and self._losses is None and torch.is_grad_enabled():
+        if self._noting() and self._losses is None and torch.is_grad_enabled():
             self._edges += [GradientEdge(t.grad_fn, t.output_nr) for t in _tensors(output) if t.grad_fn is not None]
 
     def forget(self) -> None:

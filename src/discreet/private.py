@@ -113,8 +113,6 @@ class Private(Handle):
     ) -> None:
         self._model, self._ranks, self._sharding = model, ranks, sharding
         self._passes = None if sharding is None else sharding.passes
-        if self._passes is not None:
-            self._passes.noting = lambda: bool(self._chunks)
         self._engine = Engine(model) if engine is None else engine
         self._parameters = trainable(model)
         whole = self._engine.parameters  # the same, but where they are sharded
@@ -145,6 +143,8 @@ class Private(Handle):
         self._probes = _Probes(model, sharded=self._passes is not None) if preflight else None
         self._coins: tuple[int, npt.NDArray[np.bool_]] | None = None  # which steps of a stretch are probed again
         self._attachment = Attachment(model, whole)
+        if self._passes is not None:
+            self._passes.watch(lambda: bool(self._chunks))
 
     # --- drawing -------------------------------------------------------------------------------------------------
 
