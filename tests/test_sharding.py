@@ -27,7 +27,7 @@ def test_a_sharded_model_releases_what_a_whole_one_does(tmp_path, unsharded, cou
 def test_a_rank_never_has_the_whole_model_where_norms_are_bounded(tmp_path):
     for gathered, sums in ranks.run(3, shard_work.memory, tmp_path, False):
         assert gathered < 0.2
-        assert 1 / 3 < min(sums) <= max(sums) < 0.6
+        assert 0.25 < min(sums) <= max(sums) < 0.6  # a third, and buffers
     for gathered, sums in ranks.run(3, shard_work.memory, tmp_path, True):
         assert gathered >= 1
         assert max(sums) == 0  # nothing is scattered
