@@ -26,7 +26,7 @@ from discreet.noise.discrete import LARGEST
 from discreet.noise.source import Root
 from discreet.plan import Plan, guarantee_of
 from discreet.probes import check_bound, check_rows
-from discreet.sums import FloatSums, Sums, WholeSums
+from discreet.sums import FloatSums, ShardedSums, Sums, WholeSums
 
 
 class Aggregate:
@@ -34,7 +34,8 @@ class Aggregate:
 
     Guarantee: whatever is added, one unit changes what `release` returns by at most the bound's contract before the
     noise; values that are not finite contribute exactly zero; and the release is counted before it exists. `count` is
-    the public number that sums are divided by; `audit` is what the ledger's first line of the run declares.
+    the public number that sums are divided by; `audit` is what the ledger's first line of the run declares. Where a
+    rank has only its own part of every sum, `shards` are its parts of the parameters.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class Aggregate:
         seed: int | None,
         audit: Mapping[str, Any] | None = None,
         ranks: Ranks = ALONE,
+        shards: Mapping[str, Tensor] | None = None,
     ) -> None:
+        self._shards = shards
         self.plan, self._parameters, self._count, self.ranks = plan, parameters, count, ranks
         self.layout = Layout(tuple(parameters), tuple(tuple(p.shape) for p in parameters.values()))
         self._columns = _columns(self.layout)
@@ -92,6 +95,8 @@ class Aggregate:
                 raise ConfigError(f"a question of size {block.size} has {len(block.members)} members of unequal size.")
             more.update({name: first.new_zeros(size) for name in block.members})
         self._asked = list(more)
+        if self._shards is not None:
+            return ShardedSums(self._parameters, self._shards, more, self.ranks)
         return FloatSums({name: t.detach() for name, t in (like | more).items()})
 
     # --- steps ---------------------------------------------------------------------------------------------------
@@ -151,6 +156,7 @@ class Aggregate:
         if sound is not None or not math.isfinite(squared.sum().item()):  # some may be left out, before any product
             finite = squared.isfinite() if sound is None else squared.isfinite() & sound
             if not finite.any():
+                self.add_nothing()
                 return
             kept = finite.nonzero().squeeze(1)
             gradients, shares = gradients.select(kept), None if shares is None else shares[kept]
@@ -166,9 +172,14 @@ class Aggregate:
         if self._asked:
             self._add_answers(self.bound.ask(norms, self.state))
 
+    def add_nothing(self) -> None:
+        """Take part in an addition with no unit, where ranks add together."""
+        if isinstance(self._sums, ShardedSums):
+            self._sums.add_nothing()
+
     def _add_answers(self, answers: Mapping[str, Tensor]) -> None:
         """Add what the bound asks of each unit, cut to the norm its contract gives."""
-        assert isinstance(self._sums, FloatSums)
+        assert isinstance(self._sums, (FloatSums, ShardedSums))
         for block in asked(self.bound.contract(self.layout, self.state)):
             rows = torch.cat([answers[name].reshape(len(answers[name]), -1) for name in block.members], 1)
             rows = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
@@ -213,12 +224,14 @@ class Aggregate:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
         factor, ranks = self.plan.noise_factor(self.released), self.ranks
         purpose = f"noise of rank {ranks.rank}" if ranks.noise_shares else "noise"
+        if self._shards is not None:
+            purpose = f"noise of shard {ranks.rank} of {ranks.size}"
         stream = self._own.stream(purpose, self.released)  # the count goes up before the noise is drawn: never twice
         known = {"seeded": True} if self.root.seeded else {}
         together: dict[str, Any] = {} if ranks.alone else {"ranks": ranks.size}
         shares = {"noise_shares": True} if ranks.noise_shares else {}
         self._write(lambda: self._ledger.spend(self._participations, **known, **together, **shares, **notes))
-        mechanism, part = self.plan.mechanism, ranks.noise_part
+        mechanism, part = self.plan.mechanism, ranks.noise_part if self._shards is None else 1.0
         scales = self._scales(mechanism.contract(self.layout, self.state), factor)
         over = 1 / self._count
         try:

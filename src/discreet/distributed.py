@@ -52,7 +52,7 @@ class Ranks:
     """The processes that train together, seen from one of them; `None` for a process on its own.
 
     With `noise_shares` every rank adds Gaussian noise of its own with an equal share of the variance, so that none
-    knows all of it; otherwise rank 0 draws the noise.
+    knows all of it; otherwise rank 0 draws the noise, or each rank that of its own shard.
     """
 
     def __init__(self, group: dist.ProcessGroup | None, *, noise_shares: bool = False, chosen: bool = False) -> None:
@@ -212,6 +212,15 @@ class Ranks:
                 dist.all_reduce(tensor, group=self._group_for(tensor))
         return tensor
 
+    def scatter(self, tensor: Tensor) -> Tensor:
+        """This rank's part of the sum of all ranks' tensors, which fall into as many equal parts as there are ranks."""
+        if self.alone:
+            return tensor
+        part = tensor.new_empty(len(tensor) // self.size, *tensor.shape[1:])
+        with self.watched("nothing of this step was released"):
+            _reduce_scatter(part, tensor, group=self._group_for(tensor))
+        return part
+
     def broadcast(self, tensor: Tensor) -> None:
         """Have rank 0's values everywhere, in place."""
         if not self.alone:
@@ -225,6 +234,8 @@ class Ranks:
 
 
 ALONE = Ranks(None)
+
+_reduce_scatter: Any = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor  # its older name
 
 
 @cache

@@ -59,8 +59,8 @@ def together(ranks: int, shares: bool) -> tuple[Condition, ...]:
         )
     else:
         words = (
-            f"{who}; rank 0 drew the noise, and all of them and the network between them are trusted: they see the "
-            "draw and sums before the noise"
+            f"{who}; rank 0 drew the noise (of a sharded model, each its own shard's), and all of them and the network "
+            "between them are trusted: they see the draw and sums before the noise"
         )
     return (Condition(words, "assumed"),)
 

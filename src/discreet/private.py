@@ -26,7 +26,7 @@ from discreet.gradients.uses import Known, squared_norms
 from discreet.ledger import Ledger
 from discreet.loading import Collate, Draw, PaddedCollate, length_of, load, tensors_of
 from discreet.plan import Plan
-from discreet.probes import Recorder, check_sums, replay
+from discreet.probes import Recorder, Sketch, check_sums, replay
 from discreet.sharding import Sharding, sharding_of
 
 
@@ -65,9 +65,11 @@ def attach(
         asked = {"seed": seed, "preflight": preflight, "audit": audit, "noise_shares": noise_shares}
         if not ranks.alone:
             ranks.agree("attach", facts(model, plan, **asked))
-        sharding = sharding_of(model, ranks, plan.mechanism.bound)
+        sharding = sharding_of(model, ranks, plan.mechanism)
         parameters = None if sharding is None else sharding.parameters
         engine = Engine(model, memory=memory, kernels=kernels, parameters=parameters)
+        if sharding is not None and sharding.passes is not None:
+            engine.passes = sharding.passes
         private = Private(model, plan, ledger, preflight, seed, audit, engine, ranks, sharding)
     try:
         ranks.exchange("attached")
@@ -89,6 +91,7 @@ class _Chunk:
     norms: Tensor | None = None  # squared norms of the rows' features, where they are fixed
     since: int = 0
     done: bool = False
+    doubled: bool = False  # whether its only unit is there twice, and the second counts for nothing
 
 
 _END = object()  # of the batches
@@ -110,6 +113,7 @@ class Private(Handle):
         sharding: Sharding | None = None,
     ) -> None:
         self._model, self._ranks, self._sharding = model, ranks, sharding
+        self._passes = None if sharding is None else sharding.passes
         self._engine = Engine(model) if engine is None else engine
         self._parameters = trainable(model)
         whole = self._engine.parameters  # the same, but where they are sharded
@@ -118,7 +122,9 @@ class Private(Handle):
         if size > 1:
             count = max(1, round(plan.sampling.batch_size / size))
             self._slots = Slots(whole, count, size)
-        aggregate = Aggregate(whole, plan, ledger, count=count, probe=preflight, seed=seed, audit=audit, ranks=ranks)
+        shards = None if sharding is None else sharding.shards
+        settings: dict[str, Any] = {"probe": preflight, "seed": seed, "audit": audit, "ranks": ranks, "shards": shards}
+        aggregate = Aggregate(whole, plan, ledger, count=count, **settings)
         super().__init__(aggregate)
         self._measure = plan.mechanism.bound.needs == "norms"
         self._gate: Any = None
@@ -136,9 +142,11 @@ class Private(Handle):
         self._versions: list[int] = []  # of the parameters, when the open batch began
         self._since = now()
         self._length: int | None = None  # of the data a loader of one's own reads, once its collate is made
-        self._probes = _Probes(model) if preflight else None
+        self._probes = _Probes(model, sharded=self._passes is not None) if preflight else None
         self._coins: tuple[int, npt.NDArray[np.bool_]] | None = None  # which steps of a stretch are probed again
         self._attachment = Attachment(model, whole)
+        if self._passes is not None:
+            self._passes.watch(lambda: bool(self._chunks))
 
     # --- drawing -------------------------------------------------------------------------------------------------
 
@@ -208,6 +216,8 @@ class Private(Handle):
         self._engine.known = None
         self._iteration += 1
         self._chunks.clear()
+        if self._passes is not None:
+            self._passes.forget()
         self._clear()
         return self._iteration
 
@@ -254,7 +264,10 @@ class Private(Handle):
                 for start in starts:
                     part = indices[start : start + size]
                     some = None if slots is None else slots[start : start + size]
-                    yield _Chunk(step, len(part), first=start == 0, last=start == starts[-1], slots=some), part
+                    chunk = _Chunk(step, len(part), first=start == 0, last=start == starts[-1], slots=some)
+                    if self._passes is not None and len(part) == 1:  # from one unit it cannot be seen where it stands
+                        chunk.units, chunk.doubled, part = 2, True, part.repeat(2)
+                    yield chunk, part
 
         return draw()
 
@@ -319,7 +332,7 @@ class Private(Handle):
     def _backward(self, losses: Tensor) -> bool:
         self._check_attached()
         chunk = self._current()
-        with self._ranks.reported(), self._whole():
+        with self._ranks.reported(), self._opened_passes(losses):
             self._add(losses, chunk)
         if self._sharding is not None and not chunk.last:  # or a rank would wait in the next forward pass
             self._ranks.exchange(f"the next chunk of step {chunk.step}")
@@ -327,9 +340,9 @@ class Private(Handle):
             self._release()
         return chunk.last
 
-    def _whole(self) -> AbstractContextManager[None]:
-        """Parameters that are sharded are whole in here."""
-        return nullcontext() if self._sharding is None else self._sharding.whole()
+    def _opened_passes(self, losses: Tensor) -> AbstractContextManager[None]:
+        """Sharded parameters are gathered in here, as they are needed."""
+        return nullcontext() if self._sharding is None else self._sharding.opened(losses)
 
     def _add(self, losses: Tensor, chunk: _Chunk) -> None:
         """Bound the gradients of a chunk's losses and add them to the batch's sum."""
@@ -352,6 +365,9 @@ class Private(Handle):
             except BaseException:  # part of it may have been added: the whole batch is given up
                 self._begin()
                 raise
+        elif self._passes is not None:
+            self._passes.follow()
+            self._aggregate.add_nothing()
         chunk.done = True
         self._chunks.popleft()
         self._since = now()
@@ -388,7 +404,7 @@ class Private(Handle):
             self._accumulate_outputs(losses, chunk)
             return
         probe = chunk.first and self._probed(chunk.step)
-        plain = None if self._probes is None else self._probes.plain(losses, self._engine.parameters)
+        plain = None if self._probes is None else self._probes.plain(losses, self._engine)
         gradients = self._engine.gradients(
             losses, chunk.units, since=max(chunk.since, self._since), probe=probe, measure=self._measure
         )
@@ -396,7 +412,11 @@ class Private(Handle):
             self._refuse_strangers(gradients)
         if self._probes is not None:
             self._probes.compare(gradients, plain)
-        self._add_units(gradients, _finite(losses.detach()), chunk.slots)
+        sound = _finite(losses.detach())
+        if chunk.doubled:
+            sound = losses.detach().isfinite()
+            sound[1] = False
+        self._add_units(gradients, sound, chunk.slots)
         if self._probes is not None:
             del gradients, plain  # a replay needs room
             self._probes.replay(chunk.units)
@@ -422,6 +442,8 @@ class Private(Handle):
 
     def _refuse_strangers(self, gradients: UnitGradients) -> None:
         current = {id(p): name for name, p in self._model.named_parameters()}
+        if self._sharding is not None:
+            current |= {key: name for key, (_, name) in self._sharding.names.items()}
         for tensor in gradients.strangers:
             if id(tensor) in current:
                 raise PrivacyError(
@@ -503,6 +525,8 @@ class Private(Handle):
             self._probes.remove()
         if self._gate is not None:
             self._gate.remove()
+        if self._sharding is not None:
+            self._sharding.remove()
 
     def _check_attached(self) -> None:
         self._aggregate.check_process()
@@ -548,8 +572,8 @@ class _Features:
 class _Probes:
     """The probes of the first batch (discreet.probes), each done once; the model has a hook only while it runs."""
 
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
+    def __init__(self, model: nn.Module, *, sharded: bool = False) -> None:
+        self._model, self._sketch = model, Sketch() if sharded else None
         self._recorder = Recorder()
         self._handle: Any = None
         self.replayed, self._summed = False, False
@@ -560,23 +584,25 @@ class _Probes:
         if not self.replayed and self._handle is None:
             self._handle = self._model.register_forward_pre_hook(self._recorder, with_kwargs=True)
 
-    def plain(self, losses: Tensor, parameters: Mapping[str, nn.Parameter]) -> dict[str, Tensor | None] | None:
+    def plain(self, losses: Tensor, engine: Engine) -> Mapping[str, Tensor | None] | None:
         """Autograd's own gradients, to compare with, until that is done."""
         if self._summed or not losses.requires_grad:
             return None
+        if self._sketch is not None:
+            return self._sketch.gradients(losses, engine)
         try:
             found = torch.autograd.grad(
-                losses.sum(), list(parameters.values()), retain_graph=True, allow_unused=True, materialize_grads=False
+                losses.sum(), list(engine.parameters.values()), retain_graph=True, allow_unused=True
             )
         except RuntimeError:  # graphs that allow no second pass
             return None
-        return dict(zip(parameters, found, strict=True))
+        return dict(zip(engine.parameters, found, strict=True))
 
     @torch.no_grad()
     def compare(self, gradients: UnitGradients, plain: Mapping[str, Tensor | None] | None) -> None:
         """Compare the sums with autograd's own."""
         if plain is not None:
-            check_sums(gradients, plain)
+            check_sums(gradients, plain, self._sketch)
             self._summed = True
 
     @torch.no_grad()
@@ -584,7 +610,7 @@ class _Probes:
         """Replay the call that was kept."""
         calls, self._recorder.calls = self._recorder.calls, None
         self.remove()
-        if self.replayed or calls is None:
+        if self.replayed or calls is None or self._sketch is not None:  # FSDP2's modules cannot be copied
             return
 
         def run(model: nn.Module, arguments: Any) -> Any:

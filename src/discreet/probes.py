@@ -9,6 +9,7 @@ import copy
 import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from discreet.contracts import Block, Contract
 from discreet.errors import PrivacyError
 from discreet.gradients import Engine
 from discreet.gradients.engine import UnitGradients
+from discreet.gradients.uses import sum_dtype
 
 _UNITS = 4  # units whose contributions are made one by one
 _MOST_CALLS = 8  # of the model in one batch that are replayed
@@ -403,34 +405,75 @@ def _culprit(calls: _Trace, others: _Trace, count: int, row: int | None) -> str:
 # --- the engine and the bound ----------------------------------------------------------------------------------------
 
 
-def check_sums(gradients: UnitGradients, plain: Mapping[str, Tensor | None]) -> None:
-    """The engine's sum over all units is autograd's, parameter by parameter.
+class Sketch:
+    """Gradients in a few thousand numbers each: multiplied by random signs and folded, which nearly keeps distances.
+
+    So all of autograd's own gradients can be compared where only some have room at a time.
+    """
+
+    SIZE = 4096
+
+    def __init__(self) -> None:
+        self._seed = torch.Generator().seed()
+
+    def __call__(self, gradient: Tensor) -> Tensor:
+        flat = gradient.detach().to_dense().reshape(-1)
+        if len(flat) <= self.SIZE:
+            return flat.clone()
+        generator = torch.Generator().manual_seed(self._seed)
+        found = flat.new_zeros(self.SIZE, dtype=sum_dtype(flat.dtype))
+        for piece in flat.split(256 * self.SIZE):
+            signs = torch.randint(2, piece.shape, generator=generator, dtype=torch.int8).mul_(2).sub_(1)
+            signed = piece.to(found.dtype) * signs.to(piece.device)
+            rest = -len(piece) % self.SIZE
+            found += nn.functional.pad(signed, (0, rest)).view(-1, self.SIZE).sum(0)
+        return found
+
+    def gradients(self, losses: Tensor, engine: Engine) -> dict[str, Tensor | None]:
+        """Autograd's own gradients of the losses' sum, from one pass in which each is sketched when it is made."""
+        found: dict[str, Tensor | None] = dict.fromkeys(engine.parameters)
+
+        def keep(gradient: Tensor, name: str) -> Tensor:
+            found[name] = self(gradient)
+            return gradient.new_zeros(()).expand(gradient.shape)  # what the pass holds instead
+
+        hooks = [p.register_hook(partial(keep, name=name)) for name, p in engine.parameters.items()]
+        try:
+            targets = [torch.autograd.graph.get_gradient_edge(p) for p in engine.parameters.values()]
+            engine.passes.run(losses, targets, torch.ones_like(losses), retain=True)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found
+
+
+def check_sums(
+    gradients: UnitGradients, plain: Mapping[str, Tensor | None], sketch: Callable[[Tensor], Tensor] | None = None
+) -> None:
+    """The engine's sum over all units is autograd's, parameter by parameter; `plain` are sketches, if there is one.
 
     Where a unit nearly cancels, autograd's own sum has lost digits, and says nothing.
     """
     norms = gradients.norms()
     if gradients.cancels:
         return
-    found = {n: norms[n].new_zeros(p.shape) for n, p in gradients.parameters.items()}
-    ones = {n: torch.ones(gradients.units, dtype=t.dtype, device=t.device) for n, t in found.items()}
-    gradients.add_weighted(ones, found)
-    truths = {n: _dense(plain[n], t) for n, t in found.items()}
+    truths = {name: truth.to_dense() for name, truth in plain.items() if truth is not None}
     if not all(t.isfinite().all() for t in truths.values()):
         return
     # a parameter without influence has rounding for a gradient: it is measured against the whole model's
     floor = 1e-3 * max((float(t.norm()) for t in truths.values()), default=0.0)
-    for name, total in found.items():
-        short = gradients.parameters[name].dtype in (torch.float16, torch.bfloat16)
-        size = max(float(truths[name].norm()), floor, 1e-3 * float(norms[name].nan_to_num(0, 0, 0).sum().sqrt()))
-        if float((total - truths[name]).norm()) > (0.1 if short else 0.02) * size + 1e-12:
+    for name, parameter in gradients.parameters.items():
+        total = norms[name].new_zeros(parameter.shape)
+        gradients.add_one(name, torch.ones_like(norms[name]), total)
+        total = total if sketch is None else sketch(total)
+        truth = truths[name].to(total.dtype) if name in truths else torch.zeros_like(total)
+        short = parameter.dtype in (torch.float16, torch.bfloat16)
+        size = max(float(truth.norm()), floor, 1e-3 * float(norms[name].nan_to_num(0, 0, 0).sum().sqrt()))
+        if float((total - truth).norm()) > (0.1 if short else 0.02) * size + 1e-12:
             raise PrivacyError(
                 f"the gradients of parameter {name!r} do not add up to autograd's: a bug, or an op whose backward pass "
                 "depends on the whole batch. Please report it; nothing was released."
             )
-
-
-def _dense(gradient: Tensor | None, like: Tensor) -> Tensor:
-    return torch.zeros_like(like) if gradient is None else gradient.to_dense().to(like.dtype)
 
 
 def check_bound(gradients: UnitGradients, weights: Mapping[str, Tensor], contract: Contract) -> None:

@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from discreet.contracts import GRID, Contract
+from discreet.distributed import Ranks
 from discreet.errors import PrivacyError
 from discreet.gradients.engine import UnitGradients
-from discreet.gradients.uses import parts
+from discreet.gradients.uses import parts, sum_dtype
 from discreet.mechanism import Noise
 from discreet.noise.discrete import discrete_gaussian
 from discreet.noise.source import Source
@@ -139,6 +140,64 @@ class FloatSums:
             end = start + sum(self._sizes[n] for n in same)
             yield start, end, scale
             start = end
+
+
+class ShardedSums:
+    """Sums of which every rank has its own part, as FSDP2 shards parameters: by rows, as many to each rank, the last
+    ones fewer. All ranks add together, one parameter at a time: a rank has the whole of one parameter's sum, of its own
+    units, and then its part of all ranks' sum.
+
+    `like` are the whole parameters, of which only the shapes are read; `shards` this rank's parts of them. `answers`,
+    which every rank has, are to what the bound asks.
+    """
+
+    def __init__(
+        self, like: Mapping[str, Tensor], shards: Mapping[str, Tensor], answers: Mapping[str, Tensor], ranks: Ranks
+    ) -> None:
+        self._like, self._shards, self._ranks = like, shards, ranks
+        self._parts = FloatSums(shards)
+        self._answers = FloatSums(answers)
+
+    def clear(self) -> None:
+        self._parts.clear()
+        self._answers.clear()
+
+    def add_weighted(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None:
+        """Add the sum over all ranks' units of weight * gradient; to be called by all ranks alike."""
+        self._add(gradients, weights)
+
+    def add_nothing(self) -> None:
+        """Take part without a unit."""
+        self._add(None, {})
+
+    def _add(self, gradients: UnitGradients | None, weights: Mapping[str, Tensor]) -> None:
+        self._ranks.exchange("adding up")
+        for name, whole in self._like.items():
+            shard, rows = self._shards[name], -(-len(whole) // self._ranks.size)
+            mine = shard.new_zeros(self._ranks.size * rows, *whole.shape[1:], dtype=sum_dtype(whole.dtype))
+            if gradients is not None:
+                gradients.add_one(name, weights[name], mine[: len(whole)])
+            self._parts.add({name: self._ranks.scatter(mine)[: len(shard)]})
+
+    def add(self, totals: Mapping[str, Tensor]) -> None:
+        """Add this rank's units' answers."""
+        self._answers.add(totals)
+
+    def add_rows(self, rows: Tensor, columns: Columns) -> None:
+        """Contributions as rows take whole sums."""
+        raise PrivacyError("a bound on elements needs whole sums, and these are sharded. Nothing was released.")
+
+    def release(
+        self,
+        noise: Noise,
+        scales: Mapping[str, float],
+        source: Source | None,
+        factor: float = 1.0,
+        total: Total | None = None,
+    ) -> dict[str, Tensor]:
+        """(Sum + noise) * factor, of this rank's parts, and of all answers; each rank draws its own parts' noise."""
+        found = self._parts.release(noise, scales, source, factor)
+        return found | self._answers.release(noise, scales, source if self._ranks.first else None, factor, total)
 
 
 class WholeSums:

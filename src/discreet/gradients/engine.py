@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,8 @@ from torch.nn.utils.parametrize import ParametrizationList
 from discreet.errors import ConfigError, PrivacyError, positive
 from discreet.gradients.graph import Edge, Graph, walk
 from discreet.gradients.kernels import Peak, choose
-from discreet.gradients.preparation import Way, combine
+from discreet.gradients.passes import FreePasses, Passes
+from discreet.gradients.preparation import Prepared, Several, Way, combine
 from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, read
 from discreet.gradients.sites import Analysis, Site, analyse, inside, visit
 from discreet.gradients.uses import Known, Materialised, Use, squared_norms, sum_dtype
@@ -55,6 +56,7 @@ class Engine:
         self._known: dict[tuple[Any, ...], Structure] = {}
         self._plans: dict[tuple[Any, ...], dict[str, str]] = {}
         self.kernels: dict[str, str] = {}  # those of the last batch that was measured
+        self.passes: Passes = FreePasses()
         self.known: Known | None = None  # the batch, where its rows' norms are known
 
     def gradients(
@@ -66,7 +68,7 @@ class Engine:
         structure, and always if `probe`. With `measure` the norms are taken during the backward pass, so that what
         gradients are made of can be freed as soon as they are made.
         """
-        graph = walk(losses, self._names, since)
+        graph = walk(losses, self._names, since, self.passes)
         refuse_by_name(graph, units)
         if units == 1:
             return self._single(losses, graph)
@@ -82,9 +84,13 @@ class Engine:
         key = graph.signature, shapes
         plan = self._plans.get(key) if measure else None
         again = structure.analysis.recomputes
-        peak = Peak(graph, self._model.parameters()) if measure and plan is None and not again else None
+        peak = None
+        if measure and plan is None and not again:
+            peak = Peak(graph, [*here(self._model.parameters()), *self.parameters.values()])
+        self.passes.last(reads=structure.reads)
         run = Pass(self, graph, structure, units, plan)
         uses = run.backward(losses)
+        self.passes.taken(reads=any(map(reads_parameters, uses.values())))
         if measure and plan is None:
             plan = choose(uses, run.places, peak, self._memory, self._pins)
             remember(self._plans, key, plan)
@@ -132,6 +138,7 @@ class Structure:
     takes: Mapping[int, tuple[Take, ...]]  # of each site
     outputs: Mapping[int, tuple[int, ...]]
     may_run_again: bool
+    reads: bool  # whether a rule or a preparation needs the values of parameters
 
     @classmethod
     def of(cls, graph: Graph, analysis: Analysis, parameters: Mapping[str, nn.Parameter]) -> "Structure":
@@ -145,7 +152,24 @@ class Structure:
                 found.append(Take(number, graph.name(site.node), edge, dtype, tuple((name, way) for name in names)))
             takes[site.node] = tuple(found)
         again = any(may_run_again(graph, site) for site in analysis.sites)
-        return cls(analysis, takes, {site.node: tuple(site.outputs) for site in analysis.sites}, again)
+        reads = any(_reads(take) for found in takes.values() for take in found)
+        return cls(analysis, takes, {site.node: tuple(site.outputs) for site in analysis.sites}, again, reads)
+
+
+def _reads(take: Take) -> bool:
+    """Whether taking gradients apart at an op's input reads the values of parameters."""
+    rule = RULES.get((take.op, take.number))
+    ways = all(way.direct or way.isometric for _, way in take.ways)
+    return rule is None or not ways or any(name in ("saved_tensors", "weight0") for name in rule.saves)
+
+
+def reads_parameters(use: Use) -> bool:
+    """Whether a use asks autograd for something that needs the values of parameters."""
+    if isinstance(use, Several):
+        return any(map(reads_parameters, use.uses))
+    if isinstance(use, Prepared):
+        return not use.isometric or reads_parameters(use.use)
+    return isinstance(use, OneByOne)
 
 
 class Pass:
@@ -259,17 +283,23 @@ class UnitGradients:
 
     def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
         """Add the sum over units of weight * gradient to `out`, parameter by parameter."""
+        for name in self.uses:
+            self.add_one(name, weights[name], out[name])
+
+    def add_one(self, name: str, factors: Tensor, out: Tensor) -> None:
+        """The same for one parameter, to `out`."""
         self.norms()
-        for name, use in self.uses.items():
-            factors = weights[name]
-            if factors.dtype != out[name].dtype:
-                factors = factors.to(out[name].dtype)
-            if self._cancelling[name]:
-                factors = factors.clone()
-            for unit in self._cancelling[name]:  # added as they were measured, and not by their terms
-                out[name].add_(use.each(unit, unit + 1)[0].to(out[name].dtype) * factors[unit])
-                factors[unit] = 0.0
-            use.add_weighted(factors, out[name])
+        use = self.uses.get(name)
+        if use is None:
+            return
+        if factors.dtype != out.dtype:
+            factors = factors.to(out.dtype)
+        if self._cancelling[name]:
+            factors = factors.clone()
+        for unit in self._cancelling[name]:  # added as they were measured, and not by their terms
+            out.add_(use.each(unit, unit + 1)[0].to(out.dtype) * factors[unit])
+            factors[unit] = 0.0
+        use.add_weighted(factors, out)
 
     @property
     def cancels(self) -> bool:
@@ -356,9 +386,14 @@ def _refuse(graph: Graph, i: int, node: Any, units: int) -> None:
 Saved = dict[tuple[int, int], dict[str, Any]]
 
 
+def here(tensors: Iterable[Tensor]) -> list[Tensor]:
+    """Those that are not spread over processes."""
+    return [tensor for tensor in tensors if not hasattr(tensor, "full_tensor")]
+
+
 def own_tensors(model: nn.Module) -> list[Tensor]:
     """Tensors that are not data: the model's parameters and buffers, and what its parametrisations make of them."""
-    found: list[Tensor] = [*model.parameters(), *model.buffers()]
+    found = here([*model.parameters(), *model.buffers()])
 
     def keep(tensor: Tensor) -> Tensor:
         found.append(tensor)

@@ -5,7 +5,7 @@ trainable parameter is in it, whether it came from a module, a functional call, 
 """
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 from torch._C import _autograd
 
 from discreet.errors import PrivacyError
+from discreet.gradients.passes import FreePasses, Passes
 
 Node = Any  # torch.autograd.graph.Node, whose saved values torch does not type
 Edge = tuple[int, int]  # (index of a node, number of its output)
@@ -37,6 +38,7 @@ class Graph:
     signature: tuple[Any, ...]
     strangers: list[Tensor]
     root_output: int
+    passes: Passes = field(default_factory=FreePasses)
 
     @cached_property
     def consumers(self) -> dict[int, list[int]]:
@@ -81,7 +83,7 @@ class Graph:
         return str(self.nodes[i].name())
 
 
-def walk(losses: Tensor, names: Mapping[int, str], since: int) -> Graph:
+def walk(losses: Tensor, names: Mapping[int, str], since: int, passes: Passes | None = None) -> Graph:
     """The graph below `losses`. `names` maps the id of a trainable parameter to its name.
 
     Every op must be newer than sequence number `since`: an older one belongs to another batch.
@@ -127,7 +129,8 @@ def walk(losses: Tensor, names: Mapping[int, str], since: int) -> Graph:
                 strangers.append(tensor)
         inputs.append(edges)
     _refuse_what_is_older(nodes, inputs, since)
-    return Graph(nodes, inputs, leaves, tuple(signature), strangers, losses.output_nr)
+    passes = FreePasses() if passes is None else passes
+    return Graph(nodes, inputs, leaves, tuple(signature), strangers, losses.output_nr, passes)
 
 
 def _refuse_what_is_older(nodes: list[Node], inputs: list[list[Edge | None]], since: int) -> None:

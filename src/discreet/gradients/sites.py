@@ -69,7 +69,7 @@ def gradients_at(
     if not edges:
         return {}
     targets = [GradientEdge(graph.nodes[i], number) for i, number in edges]
-    found = torch.autograd.grad(losses, targets, weights, retain_graph=retain, allow_unused=True)
+    found = graph.passes.run(losses, targets, weights, retain=retain)
     return {edge: g.detach() for edge, g in zip(edges, found, strict=True) if g is not None}
 
 
@@ -94,10 +94,16 @@ def visit(
     """
     last = graph.last(outputs) if last is None else last
     missing = set(outputs).difference(last)
+    failed: list[Exception] = []  # the pass goes on, as other processes may be in it
 
     def hook(n: int, gradients: tuple[Tensor | None, ...]) -> None:
         missing.discard(n)
-        visitor(n, {k: g for k in outputs[n] if (g := gradients[k]) is not None})
+        if failed:
+            return
+        try:
+            visitor(n, {k: g for k in outputs[n] if (g := gradients[k]) is not None})
+        except Exception as error:
+            failed.append(error)
 
     hooks = [graph.nodes[n].register_prehook(partial(hook, n)) for n in missing]
     try:
@@ -105,6 +111,8 @@ def visit(
     finally:
         for registered in hooks:
             registered.remove()
+    if failed:
+        raise failed[0]
     if missing:
         raise PrivacyError(
             f"op {graph.name(min(missing))} took no part in the backward pass; its gradients are unknown."
