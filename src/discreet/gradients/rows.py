@@ -137,7 +137,7 @@ class Fingerprints:
             self._agree = torch.equal(self._before, self._of(self._rows.split(scaled, self._units), labels))
 
     def _of(self, split: Tensor, labels: Tensor | None) -> Tensor:
-        blocks = _blocks(split)
+        blocks = _blocks(split, _WORDS)
         over = None if labels is None else (1 / labels).to(split).split([len(b) for b in blocks])
         found = []
         for i, block in enumerate(blocks):
@@ -156,10 +156,11 @@ class Fingerprints:
 
 
 _BLOCK = 1 << 20  # values compared at a time
+_WORDS = 1 << 17  # values of which fingerprints are taken at a time: three copies, one of them twice as long
 
 
-def _blocks(tensor: Tensor) -> Sequence[Tensor]:
-    return tensor.split(max(1, _BLOCK * len(tensor) // max(1, tensor.numel())))
+def _blocks(tensor: Tensor, values: int = _BLOCK) -> Sequence[Tensor]:
+    return tensor.split(max(1, values * len(tensor) // max(1, tensor.numel())))
 
 
 def _scales(before: Tensor, after: Tensor, labels: Tensor) -> bool:
