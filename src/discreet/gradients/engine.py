@@ -75,7 +75,8 @@ class Engine:
         structure = self._known.get(graph.signature)
         shapes = None if probe or structure is None else fitting(graph, structure.analysis, units)
         if structure is None or shapes is None:
-            analysis = analyse(graph, losses, units, own_tensors(self._model))
+            known = frozenset() if structure is None else structure.analysis.preparations
+            analysis = analyse(graph, losses, units, own_tensors(self._model), known)
             structure = Structure.of(graph, analysis, self.parameters)
             shapes = fitting(graph, analysis, units)
             self._known.pop(graph.signature, None)

@@ -63,13 +63,13 @@ class Graph:
     def last(self, chosen: Collection[int]) -> list[int]:
         """Those of some nodes below which there is none of the others."""
         above: set[int] = set()  # nodes with a chosen one below them
-        for i in self._upwards:
+        for i in self.upwards:
             if any(edge is not None and (edge[0] in chosen or edge[0] in above) for edge in self.inputs[i]):
                 above.add(i)
         return [i for i in chosen if i not in above]
 
     @cached_property
-    def _upwards(self) -> list[int]:
+    def upwards(self) -> list[int]:
         """The nodes that have inputs, each after all below it: an op is younger than what it was made of."""
         inner = [i for i, edges in enumerate(self.inputs) if edges]
         return sorted(inner, key=lambda i: self.nodes[i]._sequence_nr())

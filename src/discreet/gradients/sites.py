@@ -43,13 +43,14 @@ class Analysis:
 
     `evident`: the batch showed every one of them with at least two units. `recomputes`: reading a saved value twice
     gave two tensors, so the values are recomputed when they are read (checkpointing). `last` are the sites below which
-    there is no other.
+    there is no other. `preparations` are the ops below sites that make something of parameters alone.
     """
 
     sites: tuple[Site, ...]
     evident: bool
     recomputes: bool
     last: tuple[int, ...]
+    preparations: frozenset[int] = frozenset()
 
     @cached_property
     def rows(self) -> dict[int, Rows]:
@@ -122,20 +123,33 @@ def visit(
             visitor(n, {k: found.pop((n, k)) for k in outputs[n] if (n, k) in found})
 
 
-def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> Analysis:
+def analyse(
+    graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor], known: frozenset[int] = frozenset()
+) -> Analysis:
     """Find the sites of a graph.
 
     From every parameter upwards: an op whose output carries the batch (found by reweighting the losses) is a site;
     an op that fails, but whose inputs are all made of parameters and of the model's `own` tensors, is part of how the
     parameter is prepared, and the search goes on above it; one that fails with anything else among its inputs, which
     may be data, mixes examples.
+
+    `known` are ops that prepared parameters when they were looked at before. If they still may, they are taken for
+    that: it is exact, whatever they are.
     """
+
+    def prepares(n: int) -> bool:
+        return _all_shared(graph, n, shared) and constants_are_known(graph, n, own, units)
+
     labels = random_labels(units, losses.dtype)
     shared = set(graph.leaves)  # nodes whose value does not depend on the batch
     carrying: dict[int, dict[int, Match]] = {}
     failed: dict[int, None] = {}
     seen: dict[int, dict[int, Match | None]] = {}
     unsure = False  # whether some op showed too little of where the units stand in it
+    for n in graph.upwards if known else ():
+        rearranges = graph.name(n) in REARRANGEMENTS and _all_shared(graph, n, shared)
+        if rearranges or (n in known and prepares(n)):
+            shared.add(n)
     pending = list(shared)
     while pending:
         above = dict.fromkeys(n for i in pending for n in graph.consumers.get(i, []))
@@ -151,13 +165,13 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
             matches = seen[n]
             told = all(m is None or m.evident for m in matches.values())
             unsure |= not told
-            if not told and _all_shared(graph, n, shared) and constants_are_known(graph, n, own, units):
+            if not told and prepares(n):
                 failed[n] = None  # it may be how a parameter is prepared; taken for that, nothing is lost but time
             elif all(m is not None for m in matches.values()):
                 carrying[n] = {k: m for k, m in matches.items() if m is not None}
             else:
                 failed[n] = None
-        settled = [n for n in failed if _all_shared(graph, n, shared) and constants_are_known(graph, n, own, units)]
+        settled = [n for n in failed if prepares(n)]
         for n in settled:
             del failed[n]
         shared.update(settled)
@@ -174,7 +188,8 @@ def analyse(graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor]) -> 
     evident = reached and not unsure and all(m.evident for matches in carrying.values() for m in matches.values())
     evident = evident and not any(graph.name(i) in ROW_MOVERS for i in range(len(graph.nodes)))
     again = recomputes(graph.nodes[site.node] for site in sites)
-    return Analysis(tuple(sites), evident, again, tuple(graph.last({site.node for site in sites})))
+    made = frozenset(n for n in shared if n not in graph.leaves and graph.name(n) not in REARRANGEMENTS)
+    return Analysis(tuple(sites), evident, again, tuple(graph.last({site.node for site in sites})), made)
 
 
 _TURN_BYTES = 1 << 28  # gradients that are held at a time, to be compared
