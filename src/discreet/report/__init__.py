@@ -3,6 +3,7 @@
 record.py    a run folder, read: configuration, plan, ledger, measurements, guarantee, audit
 charts.py    charts as data, and as SVG
 figures.py   which charts a page has
+html.py      what pages are made of
 page.py      the page; page.css, chart.css and page.js are its looks
 files.py     the page on disk, and the figures beside it
 """

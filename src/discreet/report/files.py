@@ -40,11 +40,8 @@ def write(
     try:
         beside = target / BESIDE
         beside.mkdir(parents=True, exist_ok=True)
-        for chart in drawn:
-            (beside / f"{chart.key}.svg").write_text(svg(chart, alone=True), encoding="utf-8")
-            (beside / f"{chart.key}.csv").write_text(_csv(chart), encoding="utf-8")
         (beside / "runs.csv").write_text(_runs(records), encoding="utf-8")
-        words = f"Each figure and its data: {BESIDE}. {_pictures(drawn, beside)}"
+        words = f"Each figure and its data: {BESIDE}. {draw(drawn, beside)}"
         page = target / "report.html"
         scratch = page.with_name(f".{page.name}.{secrets.token_hex(4)}")
         scratch.write_text(render(records, drawn, words), encoding="utf-8")
@@ -54,10 +51,18 @@ def write(
     return page
 
 
+def draw(drawn: Sequence[Chart], folder: Path) -> str:
+    """Write each chart as SVG, CSV and, with matplotlib, PNG; a line that says so where there is no PNG."""
+    for chart in drawn:
+        (folder / f"{chart.key}.svg").write_text(svg(chart, alone=True), encoding="utf-8")
+        (folder / f"{chart.key}.csv").write_text(_csv(chart), encoding="utf-8")
+    return _pictures(drawn, folder)
+
+
 def _csv(chart: Chart) -> str:
     """Every point of a chart, at full precision."""
     rows = [(s.labels[i] if s.labels else s.name, *p) for s in chart.series for i, p in enumerate(s.points)]
-    return _table(("series", chart.x.label, chart.y.label), rows)
+    return csv_table(("series", chart.x.label, chart.y.label), rows)
 
 
 def _runs(records: Sequence[Record]) -> str:
@@ -68,10 +73,11 @@ def _runs(records: Sequence[Record]) -> str:
         proven = record.guarantee
         who = (proven.delta, proven.unit, proven.adjacency, proven.released, record.plan.steps, record.holds)
         rows.append((name, record.method, record.accuracy, proven.epsilon, *who))
-    return _table(head, rows)
+    return csv_table(head, rows)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+def csv_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Rows under a head, as CSV."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(head)
