@@ -477,6 +477,82 @@ def report(
     typer.echo(str(write(runs, out)))
 
 
+@app.command()
+def reproduce(
+    paper: Annotated[str, typer.Argument(help="000, 001, 002, 003 or 004.")],
+    experiments: Annotated[
+        list[str] | None, typer.Argument(help="Some of its experiments; all if none is named.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option(help="Small: each in under three minutes on two cores, to show the shape.")
+    ] = False,
+    full: Annotated[bool, typer.Option(help="The paper's own lengths, however many hours they take.")] = False,
+    seeds: Annotated[int | None, typer.Option(help="How often each case is run; 3, or 1 with --quick.")] = None,
+    workers: Annotated[int | None, typer.Option(help="Cases at a time, each on one core; as many as cores.")] = None,
+    results: Annotated[
+        Path, typer.Option(help="The folder of results; what is there already is not run again.")
+    ] = Path("results"),
+    listed: Annotated[
+        bool, typer.Option("--list", help="Only list the experiments, and how many cases are left.")
+    ] = False,
+) -> None:
+    """A paper's tables and figures, run again on the real data, beside its own numbers and what is proven.
+
+    For example: discreet reproduce 001 --quick
+    """
+    from discreet.papers import experiment as find
+    from discreet.papers import paper as open_paper
+    from discreet.papers import running, showing
+
+    if quick and full:
+        raise ConfigError("--quick and --full are two sizes; give one of them.")
+    size: Any = "quick" if quick else "full" if full else "usual"
+    chosen = open_paper(paper)
+    known = [find(paper, name) for name in experiments or [e.name for e in chosen.experiments]]
+    console = Console()
+    if listed:
+        table = _table(f"paper {paper}: {chosen.name}", "cases", "seeds")
+        for one in known:
+            table.add_row(f"{one.name}: {one.title}", f"{len(list(one.cases(size)))}", f"{seeds or one.seeds[size]}")
+        console.print(table)
+        return
+    command = " ".join(["discreet reproduce", paper, *(experiments or []), *([] if size == "usual" else [f"--{size}"])])
+    for number, one in enumerate(known, 1):
+        with _cases(f"{one.name} ({number} of {len(known)})") as tell:
+            found = running.run(paper, one, results, size=size, seeds=seeds, workers=workers, tell=tell)
+        rows = showing.stated_rows(one, found)
+        if rows:
+            table = _table(f"{one.name}: {one.title}", *showing.HEAD[1:])
+            for row in rows:
+                table.add_row(*row)
+            console.print(table)
+        console.print(Text(one.found(found)))
+    everything = [(e, running.read(results / paper / e.name / f"{size}.jsonl")) for e in chosen.experiments]
+    page = showing.write(chosen, everything, results / paper, size, command)
+    console.print(f"\n{page}", soft_wrap=True, highlight=False)
+
+
+@contextmanager
+def _cases(words: str) -> Generator["Callable[[str, int, int], None]"]:
+    """A bar for all cases, and one for each that is under way; plain lines where there is no terminal."""
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=True) as bar:
+        everything, tasks = bar.add_task(words, total=None), dict[str, Any]()
+
+        def tell(name: str, done: int, total: int) -> None:
+            if not name:
+                bar.update(everything, completed=done, total=total)
+                if not console.is_terminal:
+                    console.print(f"{words}: {done} of {total}", soft_wrap=True, highlight=False)
+                return
+            if name not in tasks:
+                tasks[name] = bar.add_task(name, total=total)
+            bar.update(tasks[name], completed=done, total=total, visible=done < total)
+
+        yield tell
+
+
 def _begin(
     file: Path | None,
     flags: dict[str, Any],

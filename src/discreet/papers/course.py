@@ -1,0 +1,109 @@
+"""One training of a case: private by a plan, or ordinary, on data that has a name."""
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from discreet.data import load
+from discreet.errors import ConfigError
+from discreet.papers.experiment import Measured, Place
+from discreet.plan import Plan
+from discreet.training import OPTIMIZERS, evaluate, fit
+
+Pair = tuple[Tensor, Tensor]
+
+
+@lru_cache(maxsize=4)
+def pairs(name: str, limit: int | None = None) -> tuple[Pair, Pair]:
+    """The training and the test part of a data set, as tensors."""
+    data = load(name) if limit is None else load(name, limit=limit)
+    if not isinstance(data.train, tuple) or not isinstance(data.test, tuple):
+        raise ConfigError(f"{name} is not held in memory as tensors with a test part.")
+    return data.train, data.test
+
+
+def seeded(make: Callable[[], nn.Module], place: Place) -> nn.Module:
+    """A model whose first weights are the seed's."""
+    torch.manual_seed(place.seed)
+    return make()
+
+
+def private(
+    model: nn.Module,
+    train: Pair,
+    test: Pair,
+    plan: Plan,
+    place: Place,
+    *,
+    optimizer: str = "sgd",
+    learning_rate: float = 0.5,
+    schedule: Callable[[torch.optim.Optimizer, int], Any] | None = None,
+    evaluate_every: float = 1.0,
+    preflight: bool = False,
+    **options: Any,
+) -> Measured:
+    """Train by a plan; `options` are the optimizer's. A case that was killed goes on from its checkpoint.
+
+    The curve's rows are epoch, accuracy on the test part, and the epsilon of the steps so far.
+    """
+    made = OPTIMIZERS[optimizer](model.parameters(), lr=learning_rate, **options)
+    fitted = fit(
+        model,
+        train,
+        plan,
+        test=test,
+        optimizer=made,
+        schedule=None if schedule is None else schedule(made, plan.steps),
+        ledger=place.folder / "ledger.jsonl",
+        checkpoint=place.folder / "checkpoint",
+        evaluate_every=evaluate_every,
+        evaluate_rows=2000,
+        preflight=preflight,
+        on_step=lambda step: place.tell(step, plan.steps),
+    )
+    curve = [[r["epoch"], r["accuracy"], r["epsilon"]] for r in fitted.records if "accuracy" in r]
+    claims = [c.epsilon for c in fitted.guarantee.claims]
+    return {
+        "accuracy": curve[-1][1],
+        "best": max(a for _, a, _ in curve),
+        "epsilon": fitted.guarantee.epsilon,
+        "claimed": claims[0] if claims else None,
+        "delta": fitted.guarantee.delta,
+        "curve": curve,
+    }
+
+
+def ordinary(
+    model: nn.Module,
+    train: Pair,
+    test: Pair,
+    place: Place,
+    *,
+    epochs: int,
+    batch_size: int,
+    optimizer: str = "sgd",
+    learning_rate: float = 0.1,
+    **options: Any,
+) -> Measured:
+    """Train without privacy, on shuffled batches; the curve's rows are epoch and accuracy."""
+    made = OPTIMIZERS[optimizer](model.parameters(), lr=learning_rate, **options)
+    x, y = train
+    curve: list[list[float]] = []
+    for epoch in range(epochs):
+        for rows in torch.randperm(len(x)).split(batch_size):
+            made.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+            made.step()
+        curve.append([epoch + 1, evaluate(model, test, rows=2000)["accuracy"]])
+        place.tell(epoch + 1, epochs)
+    return {
+        "accuracy": curve[-1][1],
+        "best": max(a for _, a in curve),
+        "epsilon": None,
+        "claimed": None,
+        "curve": curve,
+    }
