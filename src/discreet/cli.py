@@ -520,9 +520,10 @@ def reproduce(
     for number, one in enumerate(known, 1):
         with _cases(f"{one.name} ({number} of {len(known)})") as tell:
             found = running.run(paper, one, results, size=size, seeds=seeds, workers=workers, tell=tell)
+        console.print(Text(f"{one.name}: {one.title}", "bold"))
         rows = showing.stated_rows(one, found)
         if rows:
-            table = _table(f"{one.name}: {one.title}", *showing.HEAD[1:])
+            table = _table(*showing.HEAD)
             for row in rows:
                 table.add_row(*row)
             console.print(table)

@@ -77,11 +77,16 @@ def run(
         values = {"case": task.case, "seed": task.seed, "measured": result.measured, "seconds": result.seconds}
         with file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(_writable(values)) + "\n")
+            out.flush()
+            os.fsync(out.fileno())
         shutil.rmtree(task.folder, ignore_errors=True)
         done.append(task.name)
         tell("", len(known) + len(done), len(known) + len(tasks))
 
     done: list[str] = []
+    if file.is_file() and not file.read_bytes().endswith(b"\n"):
+        with file.open("a", encoding="utf-8") as out:
+            out.write("\n")  # a crash cut the last line off; the next begins its own
     (_here if workers == 1 else _elsewhere)(tasks, workers, keep, tell)
     shutil.rmtree(places, ignore_errors=True)
     wanted = {_key(case, seed) for case in cases for seed in range(count)}
