@@ -50,9 +50,9 @@ def as_markdown(found: dict[str, Any]) -> str:
 
 
 def overview(found: dict[str, Any]) -> str:
-    """The short table of README: the first number of threads, and the competitors that one would choose between."""
+    """The short table of README: CPU time, the first number of threads, and those that one would choose between."""
     rows = [row for row in found["results"] if row["competitor"] in SHORT]
-    return f"{tables.overview(rows, rows[0]['threads'], 'wall')}\n\n{machine.sentence(found['about'])}"
+    return f"{tables.overview(rows, rows[0]['threads'], 'cpu')}\n\n{machine.sentence(found['about'])}"
 
 
 def options(arguments: list[str] | None) -> argparse.Namespace:
