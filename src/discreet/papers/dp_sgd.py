@@ -16,6 +16,7 @@ from discreet.features import PrivatePCA, Projection
 from discreet.models import build
 from discreet.papers.course import Pair, ordinary, pairs, private, seeded
 from discreet.papers.experiment import Case, Experiment, Measured, Paper, Place, Results, Size, Stated
+from discreet.plan import Plan
 from discreet.report.charts import Axis, Chart, Series
 from discreet.sampling import Poisson, Shuffled
 from discreet.training import evaluate
@@ -91,17 +92,19 @@ def _levels_run(case: Case, place: Place) -> Measured:
     train, test = pairs("mnist")
     if pca:
         train, test = seen(directions(train, level.pca_noise, place), train, test)
-    plan = methods.dp_sgd(examples=EXAMPLES, batch_size=LOT, epochs=epochs, noise=level.noise, norm=NORM, delta=DELTA)
+    plan = methods.dp_sgd(
+        examples=len(train[0]), batch_size=LOT, epochs=epochs, noise=level.noise, norm=NORM, delta=DELTA
+    )
     model = seeded(lambda: build("abadi", train[0].shape[1:], 10), place)
-    every = max(1, epochs // 20)
+    every = max(1, epochs // 10)
     found = private(model, train, test, plan, place, learning_rate=0.1, schedule=their_rates, evaluate_every=every)
     beside = [PrivatePCA(DIRECTIONS, level.pca_noise).cost()] if pca else []
-    return found | {"curve": [row[:2] + _costs(level.noise, row[0], beside) for row in found["curve"]]}
+    return found | {"curve": [row[:2] + _costs(plan, row[0], beside) for row in found["curve"]]}
 
 
-def _costs(noise: float, epochs: float, beside: Sequence[Phase]) -> list[float]:
+def _costs(plan: Plan, epochs: float, beside: Sequence[Phase]) -> list[float]:
     """Epsilon after so many epochs, at each delta of figure 4."""
-    phase = Phase(LOT / EXAMPLES, noise, round(epochs * EXAMPLES / LOT))
+    phase = plan.phase(steps=plan.sampling.steps_for(epochs))
     return [cost([phase, *beside], delta).epsilon for delta in DELTAS]
 
 
