@@ -83,10 +83,11 @@ def test_verdicts_on_the_figures():
     assert belu._table_found(as_told).startswith("At one proven ε of 0.5")
 
 
-def test_the_rates_of_the_table_are_said_beside_the_best():
-    tried = {"form": "clipped", "activation": "relu", "norm": 2}
-    rows = [({**tried, "rate": r}, {"accuracy": a}) for r, a in ((0.1, 0.8), (0.3, 0.7))]
+def test_the_rate_of_the_table_is_said_beside_the_best():
+    relu = {"form": "clipped", "activation": "relu", "norm": 2}
+    tanh = {"form": "paper", "activation": "tanh"}
+    rows = [({**relu, "rate": r}, {"accuracy": a}) for r, a in ((0.1, 0.8), (0.3, 0.5))]
+    rows += [({**tanh, "rate": r}, {"accuracy": a}) for r, a in ((0.1, 0.8), (0.3, 0.9))]
     words = belu._rates_found(results(*rows))
-    assert (
-        words == f"Best on held-out examples: ReLU, clipped to 2 0.1 (table 1 is run with {belu.RATES['clipped']:g})."
-    )
+    assert "tanh, as published: 0.3; ReLU, clipped to 2: 0.1; on average over forms 0.1." in words
+    assert words.endswith(f"Table 1 is run with {belu.RATE:g}.")

@@ -23,7 +23,7 @@ from discreet.report.charts import Axis, Chart, Series
 BATCH, NOISE, EPSILON = 64, 1.0, 1.10
 INPUT_NORM, WEIGHT_NORM = 28.0, 1.96  # what the paper's form is proven for: an image's largest, a He start's
 HELD_OUT = 10_000  # the last training examples, on which learning rates are compared
-RATES = {"ordinary": 0.1, "paper": 0.1, "clipped": 0.1, "certified": 0.1}
+RATE = 0.1  # of all rows: the best on average over forms, by the experiment learning-rate
 
 # Table 1: average accuracy of 10 epochs, and accuracy in the last
 TANH = (0.8181, 0.8807)
@@ -69,7 +69,7 @@ def plan_of(case: Case, model: nn.Module, examples: int = 60_000) -> Plan:
 
 def trained(case: Case, train: Pair, test: Pair, place: Place) -> Measured:
     """A case on these data; `average` is over epochs, as in the paper."""
-    rate = case.get("rate", RATES[case["form"]])
+    rate = case.get("rate", RATE)
     model = seeded(lambda: network(case["activation"], case.get("beta", 1)), place)
     if case["form"] == "ordinary":
         found = ordinary(model, train, test, place, epochs=case["epochs"], batch_size=BATCH, learning_rate=rate)
@@ -107,13 +107,14 @@ def _rates_charts(results: Results) -> Sequence[Chart]:
 
 
 def _rates_found(results: Results) -> str:
-    best = []
-    for case in TRIED:
-        some = results.where(**case)
-        if some:
-            rate = max(some.settings("rate"), key=lambda r: some.where(rate=r).mean())
-            best.append(f"{_words(case)} {rate:g} (table 1 is run with {RATES[case['form']]:g})")
-    return f"Best on held-out examples: {'; '.join(best)}."
+    """The best rate of each form, and the one that is best on average over those that have been run."""
+    tried = [some for some in (results.where(**case) for case in TRIED) if some]
+    if not tried:
+        return ""
+    best = (max(some.settings("rate"), key=lambda r: some.where(rate=r).mean()) for some in tried)
+    words = "; ".join(f"{_words(some[0].case)}: {rate:g}" for some, rate in zip(tried, best, strict=True))
+    common = max(results.settings("rate"), key=lambda r: sum(some.where(rate=r).mean() for some in tried))
+    return f"Best on held-out examples, {words}; on average over forms {common:g}. Table 1 is run with {RATE:g}."
 
 
 # --- table 1 and figures 2 to 4 --------------------------------------------------------------------------------------
@@ -297,8 +298,8 @@ PAPER = Paper(
         Experiment(
             "learning-rate",
             "The learning rate, which the paper does not give",
-            "One epoch on the first 50,000 images, accuracy on the last 10,000 of the training set: one rate a form is "
-            "taken for table 1, and the choice is not in ε.",
+            "One epoch on the first 50,000 images, accuracy on the last 10,000 of the training set: the rate that is "
+            "best on average over forms is taken for all rows of table 1. The choice is not in ε.",
             _rates_cases,
             _rates_run,
             _rates_charts,
