@@ -21,7 +21,7 @@ def small(monkeypatch):
     y = torch.arange(300) % 2
     x = torch.rand(300, 1, 28, 28) + y.view(-1, 1, 1, 1)
     monkeypatch.setattr(dp_sgd, "pairs", lambda name: ((x[:240], y[:240]), (x[240:], y[240:])))
-    for name, value in (("LOT", 40), ("DIRECTIONS", 5), ("HELD_OUT", 40)):
+    for name, value in (("LOT", 40), ("BATCH", 40), ("DIRECTIONS", 5), ("HELD_OUT", 40)):
         monkeypatch.setattr(dp_sgd, name, value)
 
 
@@ -70,6 +70,24 @@ def test_rates_are_compared_on_examples_that_are_not_trained_on(small, tmp_path)
     training, pca = Phase(40 / 200, 4.0, 5), Phase(1.0, 7.0, 1)
     assert found["epsilon"] == pytest.approx(cost([training, pca], 1e-5).epsilon, rel=1e-3)
     assert 0 <= found["validation"] <= 1
+
+
+def test_a_budget_is_what_a_case_spends(small, tmp_path):
+    found = dp_sgd._budgets_run({"data": "mnist", "epsilon": 8.0, "rate": 0.05, "epochs": 1}, Place(tmp_path))
+    assert 7.9 < found["epsilon"] <= 8
+    assert found["noise"] > 0
+    assert 0 <= found["validation"] <= 1
+
+
+@pytest.mark.parametrize("experiment", paper("001").experiments, ids=lambda e: e.name)
+def test_charts_are_drawn_of_what_there_is(experiment):
+    measured = {"accuracy": 0.9, "validation": 0.8, "noise": 1.0, "epsilon": 1.0, "claimed": 1.5}
+    curve = [[1.0, 0.8, 0.5, 0.4, 0.3, 0.2], [2.0, 0.9, 0.6, 0.5, 0.4, 0.3]]
+    everything = results(*((case, {**measured, "curve": curve}) for case in experiment.cases("quick")))
+    for chart in experiment.charts(everything):
+        assert all(series.points for series in chart.series)
+    assert len(experiment.charts(Results(everything[:1]))) == len(experiment.charts(everything))
+    assert isinstance(experiment.found(everything), str)
 
 
 def test_the_rate_falls_as_in_the_article():

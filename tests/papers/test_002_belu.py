@@ -83,6 +83,16 @@ def test_verdicts_on_the_figures():
     assert belu._table_found(as_told).startswith("At one proven ε of 0.5")
 
 
+@pytest.mark.parametrize("experiment", paper("002").experiments, ids=lambda e: e.name)
+def test_charts_are_drawn_of_what_there_is(experiment):
+    measured = {"accuracy": 0.9, "average": 0.8, "epsilon": 1.0, "curve": [[1.0, 0.7], [2.0, 0.9]]}
+    everything = results(*((case, measured) for case in experiment.cases("quick")))
+    for chart in experiment.charts(everything):
+        assert all(series.points for series in chart.series)
+    assert len(experiment.charts(Results(everything[:1]))) == len(experiment.charts(everything))
+    assert experiment.found(everything)
+
+
 def test_the_rate_of_the_table_is_said_beside_the_best():
     relu = {"form": "clipped", "activation": "relu", "norm": 2}
     tanh = {"form": "paper", "activation": "tanh"}

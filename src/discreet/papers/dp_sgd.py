@@ -147,6 +147,7 @@ def _pca_helps(results: Results) -> str:
 
 # --- accuracy against epsilon, on two data sets ----------------------------------------------------------------------
 
+BATCH = 256
 DATA = {"mnist": ("MNIST", 15, 1.0), "fashion-mnist": ("Fashion-MNIST", 10, 5.0)}  # epochs and norm of the slides' runs
 RATES = (0.05, 0.2)
 
@@ -164,7 +165,7 @@ def _budgets_run(case: Case, place: Place) -> Measured:
     _, _, norm = DATA[case["data"]]
     train, held_out = (x[:-HELD_OUT], y[:-HELD_OUT]), (x[-HELD_OUT:], y[-HELD_OUT:])
     plan = methods.dp_sgd(
-        examples=len(train[0]), batch_size=256, epochs=case["epochs"], epsilon=case["epsilon"], norm=norm, delta=DELTA
+        examples=len(train[0]), batch_size=BATCH, epochs=case["epochs"], epsilon=case["epsilon"], norm=norm, delta=DELTA
     )
     model = seeded(lambda: build("cnn", (1, 28, 28), 10), place)
     found = private(model, train, test, plan, place, learning_rate=case["rate"])
@@ -240,7 +241,7 @@ def _growth_cases(size: Size) -> list[Case]:
 
 def _growth_run(case: Case, place: Place) -> Measured:
     """Nothing is trained: rows of epoch, epsilon by privacy-loss distributions, and by the article's conversion."""
-    made = (Poisson if case["sampling"] == "Poisson" else Shuffled)(examples=EXAMPLES, batch_size=256)
+    made = (Poisson if case["sampling"] == "Poisson" else Shuffled)(examples=EXAMPLES, batch_size=BATCH)
     curve = []
     for epoch in range(1, case["epochs"] + 1):
         steps = made.steps_for(epoch)
