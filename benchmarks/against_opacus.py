@@ -216,10 +216,9 @@ def shown(found: dict[str, Any], form) -> str:
         mean, error = mean_and_error(accuracies)
         used = noise["discreet" if name == OWN else "Opacus, PRV"]["noise"]
         away = "" if name == first else f"{difference(accuracies, baseline):+.1f}"
-        cpu, wall, memory = (statistics.median(r[key] for r in results) for key in ("cpu", "wall", "memory"))
-        rows.append([name, f"{used:.4f}", f"{mean:.2%} ± {100 * error:.2f}", away, f"{cpu:.0f}", f"{wall:.0f}",
-                     f"{memory:.0f}"])  # fmt: skip
-    head = ["", "noise", "accuracy ± standard error", f"from {first}, standard errors", "CPU s", "wall s", "MiB"]
+        cpu, memory = (statistics.median(r[key] for r in results) for key in ("cpu", "memory"))
+        rows.append([name, f"{used:.4f}", f"{mean:.2%} ± {100 * error:.2f}", away, f"{cpu:.1f}", f"{memory:.0f}"])
+    head = ["", "noise", "accuracy ± standard error", f"from {first}, standard errors", "seconds of CPU", "MiB"]
     gain = [[name, f"{v['noise']:.4f}", f"{v['noise'] / noise['discreet']['noise'] - 1:+.1%}", f"{v['epsilon']:.4f}"]
             for name, v in noise.items()]  # fmt: skip
     asks = ["accountant", f"noise for epsilon {about['epsilon']:g}", "more than discreet's", "discreet proves"]
