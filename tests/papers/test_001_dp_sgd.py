@@ -58,6 +58,24 @@ def test_a_level_counts_its_projection(small, tmp_path):
     assert row[2:] == sorted(row[2:], reverse=True)  # less at a larger delta
 
 
+def test_the_baseline_trains_on_directions_without_noise(small, tmp_path):
+    train, _ = dp_sgd.pairs("mnist")
+    directions = dp_sgd.without_noise(train).directions
+    assert directions.T @ directions == pytest.approx(torch.eye(5), abs=1e-5)
+    found = dp_sgd._levels_run({"level": "none", "input": "pca", "epochs": 1}, Place(tmp_path))
+    assert found["epsilon"] is None
+
+
+@pytest.mark.parametrize(
+    ("accuracy", "words"),
+    [(0.9, "reproduces"), (0.95, "ours is 5.0 points higher"), (0.8, "10.0 points lower after 40 of 67 epochs")],
+)
+def test_an_accuracy_that_is_missed_with_fewer_epochs_says_so(accuracy, words):
+    verdict = dp_sgd._reached(0.9, 67, {"level": "large"})
+    assert verdict(results(({"level": "large", "epochs": 40}, {"accuracy": accuracy}))) == words
+    assert verdict(Results()) == "not run"
+
+
 def test_directions_are_asked_for_once(small, tmp_path):
     train, _ = dp_sgd.pairs("mnist")
     first, again = (dp_sgd.directions(train, 4.0, Place(tmp_path)) for _ in range(2))
