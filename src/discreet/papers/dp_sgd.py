@@ -433,9 +433,9 @@ PAPER = Paper(
             _budgets_run,
             _budgets_charts,
             (
-                Stated("Fashion-MNIST", "lower accuracy than on MNIST", verdict=_fashion_is_lower),
-                Stated("accuracy against ε", "similar dependence as for MNIST", verdict=_alike),
-                Stated("learning rate on Fashion-MNIST", "must fall when the noise is bigger", verdict=_rates_fall),
+                Stated("lower accuracy on Fashion-MNIST than on MNIST", "", verdict=_fashion_is_lower),
+                Stated("accuracy depends on ε as it does on MNIST", "", verdict=_alike),
+                Stated("the learning rate must fall when the noise is bigger", "", verdict=_rates_fall),
             ),
             needs=("mnist", "fashion-mnist"),
         ),
