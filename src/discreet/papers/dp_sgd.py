@@ -349,8 +349,8 @@ def _clipping_found(results: Results) -> str:
 OPTIMIZERS = {
     "SGD": ("sgd", {}, (0.05, 0.2, 0.8)),
     "SGD, momentum 0.9": ("sgd", {"momentum": 0.9}, (0.005, 0.02, 0.08)),
-    "RMSprop": ("rmsprop", {}, (0.0003, 0.001, 0.003)),
-    "Adam": ("adam", {}, (0.0003, 0.001, 0.003)),
+    "RMSprop": ("rmsprop", {}, (0.001, 0.003, 0.01)),
+    "Adam": ("adam", {}, (0.001, 0.003, 0.01)),
 }
 
 
