@@ -4,7 +4,11 @@ Images are halved first (means of 2 x 2 pixels), which looks at one image at a t
 the last 10,000 training rows are kept out of the training, and the choice is made on them, never on the test set.
 """
 
-from torch import nn
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from discreet.models import build
@@ -49,6 +53,18 @@ class Data:
 def size_of(model: nn.Module) -> int:
     """How many parameters it has."""
     return sum(p.numel() for p in model.parameters())
+
+
+def gradients(model: nn.Module, rows: Pair, count: int = 2000) -> Iterator[Tensor]:
+    """Each example's gradient, flat, of the first `count` examples, some at a time."""
+    weights = {n: p.detach() for n, p in model.named_parameters()}
+
+    def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(model, values, (x[None],)), y[None])
+
+    for x, y in zip(rows[0][:count].split(250), rows[1][:count].split(250), strict=True):
+        found = vmap(grad(loss), (None, 0, 0))(weights, x, y)
+        yield torch.cat([g.flatten(1) for g in found.values()], 1)
 
 
 def chosen(results: Results, *names: str) -> Results:

@@ -8,14 +8,13 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
 from discreet import methods
 from discreet.nn import FilteredRNN
-from discreet.papers.course import pairs, private
+from discreet.papers.course import Pair, pairs, private
 from discreet.papers.experiment import Case, Experiment, Measured, Paper, Place, Results, Size, Stated
-from discreet.papers.small import COPY, Data, chosen, points, size_of
+from discreet.papers.small import COPY, Data, chosen, gradients, points, size_of
 from discreet.plan import Plan
 from discreet.report.charts import Axis, Chart, Series
 from discreet.training import evaluate
@@ -108,19 +107,9 @@ def swing(accuracies: Sequence[float]) -> float:
     return round(statistics.fmean(max(0.0, a - b) for a, b in pairwise(late)), 6) if len(late) > 1 else math.nan
 
 
-def largest_norm(model: nn.Module, rows: tuple[torch.Tensor, torch.Tensor], c: float, k: float) -> float:
+def largest_norm(model: nn.Module, rows: Pair, c: float, k: float) -> float:
     """The largest l2 norm that a filtered gradient has, among the first 2,000 examples."""
-    weights = {n: p.detach() for n, p in model.named_parameters()}
-
-    def loss(values: dict[str, torch.Tensor], x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return F.cross_entropy(functional_call(model, values, (x[None],)), y[None])
-
-    found = 0.0
-    for x, y in zip(rows[0][:2000].split(250), rows[1][:2000].split(250), strict=True):
-        gradients = vmap(grad(loss), (None, 0, 0))(weights, x, y)
-        squares = sum((c * torch.tanh(g / k)).flatten(1).square().sum(1) for g in gradients.values())
-        found = max(found, float(torch.as_tensor(squares).sqrt().max()))
-    return found
+    return max(float((c * torch.tanh(g / k)).norm(dim=1).max()) for g in gradients(model, rows))
 
 
 # --- what is said of it ----------------------------------------------------------------------------------------------
