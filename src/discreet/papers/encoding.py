@@ -410,7 +410,7 @@ def _denoise_found(results: Results) -> str:
         best = tuned(results, method)
         if best and "published" not in method:
             told.append(f"{method} {best.mean():.1%} (learning rate {best[0]['learning_rate']:g})")
-    return f"At the learning rate that did best on held-out rows: {'; '.join(told)}. {denoising_tuned(results)}."
+    return f"At the learning rate that did best on held-out rows: {'; '.join(told)}. Denoising {denoising_tuned(results)}."
 
 
 # --- accuracy for a budget: figures 2 and 3 --------------------------------------------------------------------------
