@@ -4,11 +4,13 @@ import json
 import math
 
 import pytest
+import torch
 
 from discreet import methods
-from discreet.papers import paper, tanh_filter
+from discreet.papers import course, paper, tanh_filter
 from discreet.papers.experiment import Place, Result, Results
 from discreet.papers.small import chosen
+from discreet.training import Fitted
 
 PAPER = paper("000")
 TINY = {"data": "digits", "network": "cnn", "c": 1.0, "k": 1.0, "learning_rate": 1.0, "epochs": 0.25}
@@ -51,6 +53,22 @@ def test_a_tiny_case(method, tmp_path):
     assert math.isfinite(found["swing"])
 
 
+def test_a_case_that_lost_steps_begins_anew(tmp_path, monkeypatch):
+    tried = []
+
+    def fit(model, *args, **others):
+        tried.append(next(model.parameters()).detach().clone())
+        torch.nn.init.zeros_(next(model.parameters()))
+        records = [{"epoch": 1.0, "accuracy": 0.5, "epsilon": 1.0}]
+        guarantee = methods.dp_sgd(steps=1, noise=1.0).guarantee()
+        return Fitted(model, guarantee, records, lost=10 if len(tried) == 1 else 0)
+
+    monkeypatch.setattr(course, "fit", fit)
+    tanh_filter._figure_run({**TINY, "method": "radial"}, Place(tmp_path))
+    assert len(tried) == 2
+    assert torch.equal(*tried)
+
+
 def test_a_tiny_recurrent_case(tmp_path):
     case = {"data": "digits", "examples": 128, "epochs": 1, "way": "filter", "spread": 1.0}
     assert tanh_filter._rnn_run(case, Place(tmp_path))["gradient"] > 0
@@ -69,6 +87,11 @@ def test_the_largest_norm_is_that_of_filtered_gradients(tmp_path):
 def test_improvement(filtered, words):
     found = tanh_filter.improves(results(trained("paper", filtered), trained("dp-sgd", 0.8)))
     assert found.startswith(words)
+
+
+@pytest.mark.parametrize(("radial", "words"), [(0.9, "better"), (0.8, "not better")])
+def test_improvement_of_the_sound_form(radial, words):
+    assert tanh_filter.sound_improves(results(trained("radial", radial), trained("dp-sgd", 0.8))).startswith(words)
 
 
 @pytest.mark.parametrize(("filtered", "words"), [(0.9, "holds for the unproven"), (0.8, "does not hold")])

@@ -17,7 +17,7 @@ from discreet.mechanism import Denoiser
 from discreet.noise import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
 from discreet.papers.course import private
 from discreet.papers.experiment import Case, Experiment, Measured, Paper, Place, Results, Size, Stated
-from discreet.papers.small import COPY, Data, chosen, gradients, points, size_of
+from discreet.papers.small import COPY, SHOWN, Data, chosen, gradients, points, size_of
 from discreet.plan import Plan
 from discreet.report.charts import Axis, Chart, Series
 
@@ -174,7 +174,9 @@ def _gradient_charts(results: Results) -> Sequence[Chart]:
     def density(data: str, colour: int) -> Series:
         rows = [r.measured["histogram"] for r in results.where(data=data)]
         places = zip(*rows, strict=True)
-        return Series(data, tuple((p[0][0], sum(y for _, y in p) / len(p)) for p in places), colour=colour)
+        return Series(
+            SHOWN.get(data, data), tuple((p[0][0], sum(y for _, y in p) / len(p)) for p in places), colour=colour
+        )
 
     grid = [-4.0 + 0.1 * i for i in range(81)]
     fitted = Series("fitted Gaussian", tuple((x, float(norm.pdf(x))) for x in grid), colour=None)
@@ -388,7 +390,7 @@ def sooner(results: Results) -> str:
 
 
 def _denoise_charts(results: Results) -> Sequence[Chart]:
-    name = " and ".join(str(v) for v in results.settings("data"))
+    name = " and ".join(SHOWN.get(v, v) for v in results.settings("data"))
     run = [m for m in _METHODS if results.where(method=m)]
     same = results.where(learning_rate=_SAME)
     rates = (results.where(method=m).line(m, "learning_rate", colour=_LOOK[m]) for m in run)
@@ -410,7 +412,9 @@ def _denoise_found(results: Results) -> str:
         best = tuned(results, method)
         if best and "published" not in method:
             told.append(f"{method} {best.mean():.1%} (learning rate {best[0]['learning_rate']:g})")
-    return f"At the learning rate that did best on held-out rows: {'; '.join(told)}. Denoising {denoising_tuned(results)}."
+    return (
+        f"At the learning rate that did best on held-out rows: {'; '.join(told)}. Denoising {denoising_tuned(results)}."
+    )
 
 
 # --- accuracy for a budget: figures 2 and 3 --------------------------------------------------------------------------
@@ -519,7 +523,7 @@ _USED = (
 def _denoising(data: str) -> Experiment:
     return Experiment(
         f"denoising-{data}",
-        f"{data}: does denoising help once DP-SGD's learning rate is tuned as well? (figures 4, 5 and 7)",
+        f"Does denoising help on {SHOWN[data]} once DP-SGD's learning rate is tuned as well? (figures 4, 5 and 7)",
         ("" if data == "mnist" else COPY) + _USED,
         _denoise_cases(data),
         _train,
@@ -546,7 +550,7 @@ PAPER = Paper(
             _gradient_cases,
             _gradient_run,
             _gradient_charts,
-            (Stated("gradients (figure 1)", '"can be fitted to a Gaussian"', verdict=gaussian_gradients),),
+            (Stated("gradients (figure 1)", '"Gaussian"', verdict=gaussian_gradients),),
             needs=("mnist", "cifar10"),
         ),
         Experiment(
@@ -568,7 +572,7 @@ PAPER = Paper(
             _family_cases,
             _train,
             _family_charts,
-            (Stated("Student-t among all noises", "best, with Gaussian next", verdict=student_best),),
+            (Stated("Student-t among all noises", "best", verdict=student_best),),
             _family_found,
             needs=("mnist",),
         ),
@@ -582,8 +586,8 @@ PAPER = Paper(
             _train,
             _budget_charts,
             (
-                Stated("constant epochs (figure 2)", "96% at ε 2.5, DP-SGD at ε 5", 2.5, verdict=better_at_budget),
-                Stated("best of all settings (figure 3)", "96.1% at ε 3.2, DP-SGD at ε 6", 3.2, verdict=best_at_budget),
+                Stated("constant epochs (figure 2)", "96% at 2.5, DP-SGD at 5", 2.5, verdict=better_at_budget),
+                Stated("best of all settings (figure 3)", "96.1% at 3.2, DP-SGD at 6", 3.2, verdict=best_at_budget),
                 Stated("a further point of accuracy", "costs more and more ε", verdict=dearer_points),
             ),
             needs=("mnist",),
