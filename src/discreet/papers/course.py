@@ -1,5 +1,6 @@
 """One training of a case: private by a plan, or ordinary, on data that has a name."""
 
+import shutil
 from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
@@ -12,7 +13,7 @@ from discreet.data import load
 from discreet.errors import ConfigError
 from discreet.papers.experiment import Measured, Place
 from discreet.plan import Plan
-from discreet.training import OPTIMIZERS, evaluate, fit
+from discreet.training import OPTIMIZERS, Fitted, evaluate, fit
 
 Pair = tuple[Tensor, Tensor]
 
@@ -46,25 +47,36 @@ def private(
     preflight: bool = False,
     **options: Any,
 ) -> Measured:
-    """Train by a plan; `options` are the optimizer's. A case that was killed goes on from its checkpoint.
+    """Train by a plan; `options` are the optimizer's. A case that was killed goes on from its checkpoint, or begins
+    anew where more than one step in a hundred is lost: it would be another, shorter training.
 
     The curve's rows are epoch, accuracy on the test part, and the epsilon of the steps so far.
     """
-    made = OPTIMIZERS[optimizer](model.parameters(), lr=learning_rate, **options)
-    fitted = fit(
-        model,
-        train,
-        plan,
-        test=test,
-        optimizer=made,
-        schedule=None if schedule is None else schedule(made, plan.steps),
-        ledger=place.folder / "ledger.jsonl",
-        checkpoint=place.folder / "checkpoint",
-        evaluate_every=evaluate_every,
-        evaluate_rows=2000,
-        preflight=preflight,
-        on_step=lambda step: place.tell(step, plan.steps),
-    )
+    first = {name: value.clone() for name, value in model.state_dict().items()}
+
+    def trained() -> Fitted:
+        made = OPTIMIZERS[optimizer](model.parameters(), lr=learning_rate, **options)
+        return fit(
+            model,
+            train,
+            plan,
+            test=test,
+            optimizer=made,
+            schedule=None if schedule is None else schedule(made, plan.steps),
+            ledger=place.folder / "ledger.jsonl",
+            checkpoint=place.folder / "checkpoint",
+            evaluate_every=evaluate_every,
+            evaluate_rows=2000,
+            preflight=preflight,
+            on_step=lambda step: place.tell(step, plan.steps),
+        )
+
+    fitted = trained()
+    if fitted.lost > plan.steps / 100:
+        shutil.rmtree(place.folder)
+        place.folder.mkdir(parents=True)
+        model.load_state_dict(first)
+        fitted = trained()
     curve = [[r["epoch"], r["accuracy"], r["epsilon"]] for r in fitted.records if "accuracy" in r]
     claims = [c.epsilon for c in fitted.guarantee.claims]
     return {

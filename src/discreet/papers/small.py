@@ -1,0 +1,93 @@
+"""What 000 and 004 share: a network small enough for hundreds of trainings, and settings chosen on held-out rows.
+
+Images are halved first (means of 2 x 2 pixels), which looks at one image at a time. Where something is to be chosen,
+the last 10,000 training rows are kept out of the training, and the choice is made on them, never on the test set.
+"""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.nn import functional as F
+
+from discreet.models import build
+from discreet.papers.course import Pair, pairs, seeded
+from discreet.papers.experiment import Place, Results
+from discreet.training import evaluate
+
+RATES = {"mnist": 256 / 60_000, "cifar10": 256 / 50_000}  # of the papers: batches of 256
+SHOWN = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+COPY = "CIFAR-10 is a JPEG copy here. "
+_HELD = 10_000
+
+
+class Data:
+    """A data set for a network: what it is trained on, what choices are made on (or nothing), and the test set."""
+
+    def __init__(self, name: str, network: str, *, choose: bool) -> None:
+        train, test = (_sized(part, network) for part in pairs(name))
+        held = min(_HELD, len(train[0]) // 5) if choose else 0
+        kept = len(train[0]) - held
+        self.train: Pair = (train[0][:kept], train[1][:kept])
+        self.held: Pair | None = (train[0][kept:], train[1][kept:]) if choose else None
+        self.test, self.name, self._network = test, name, network
+
+    @property
+    def sampled(self) -> dict[str, int]:
+        """How many examples there are, and the batch that keeps the paper's sampling rate."""
+        examples = len(self.train[0])
+        return {"examples": examples, "batch_size": max(1, round(examples * RATES.get(self.name, 0.05)))}
+
+    def model(self, place: Place) -> nn.Module:
+        """The network, with the seed's first weights."""
+        channels, height, width = self.train[0].shape[1:]
+        if self._network != "small":
+            return seeded(lambda: build(self._network, (channels, height, width), 10), place)
+        return seeded(lambda: _small(channels, (height - 3) // 2 * ((width - 3) // 2)), place)
+
+    def validated(self, model: nn.Module) -> dict[str, float]:
+        """The accuracy on held-out rows, if there are any."""
+        return {} if self.held is None else {"validation": evaluate(model, self.held, rows=2000)["accuracy"]}
+
+
+def size_of(model: nn.Module) -> int:
+    """How many parameters it has."""
+    return sum(p.numel() for p in model.parameters())
+
+
+def gradients(model: nn.Module, rows: Pair, count: int = 2000) -> Iterator[Tensor]:
+    """Each example's gradient, flat, of the first `count` examples, some at a time."""
+    weights = {n: p.detach() for n, p in model.named_parameters()}
+
+    def loss(values: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(functional_call(model, values, (x[None],)), y[None])
+
+    for x, y in zip(rows[0][:count].split(250), rows[1][:count].split(250), strict=True):
+        found = vmap(grad(loss), (None, 0, 0))(weights, x, y)
+        yield torch.cat([g.flatten(1) for g in found.values()], 1)
+
+
+def chosen(results: Results, *names: str) -> Results:
+    """Of these results, those with the values of the named fields that did best on held-out rows, mean over seeds."""
+    settings = dict.fromkeys(tuple(r.case[n] for n in names) for r in results)
+    groups = [results.where(**dict(zip(names, values, strict=True))) for values in settings]
+    return max(groups, key=lambda group: group.mean("validation"), default=Results())
+
+
+def points(share: float) -> str:
+    """A difference of accuracies in words.
+
+    >>> points(-0.0123)
+    '1.2 points'
+    """
+    return f"{abs(100 * share):.1f} points"
+
+
+def _sized(part: Pair, network: str) -> Pair:
+    x, y = part
+    return (F.avg_pool2d(x, 2), y) if network == "small" else (x, y)
+
+
+def _small(channels: int, places: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(channels, 8, 5, 2), nn.Tanh(), nn.Flatten(), nn.Linear(8 * places, 10))
