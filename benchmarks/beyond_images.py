@@ -1,7 +1,7 @@
 """Accuracy against epsilon beyond images: the recipes for a table and for text, and the table with few rows.
 
     python benchmarks/beyond_images.py [--seeds 3] [--json FILE]
-    python benchmarks/beyond_images.py --from FILE --update
+    python benchmarks/beyond_images.py --from FILE ... --update
     python benchmarks/beyond_images.py --tune
 
 Data is made up by stated laws, so that the best possible accuracy is known. --tune tries learning rates on data of the
@@ -157,7 +157,8 @@ def as_markdown(found: dict[str, Any]) -> str:
     seconds = [statistics.fmean(r["seconds"] for r in rows if r["case"] == c and r["epsilon"]) for c in cases]
     lines.append(f"| seconds of one core, private | {' | '.join(f'{s:.0f}' for s in seconds)} |")
     seeds = len({r["seed"] for r in rows})
-    about = f"Means and standard deviations of {seeds} runs; {machine.sentence(found['about'])}"
+    sentences = " ".join(machine.sentence(about) for about in found["about"])
+    about = f"Means and standard deviations of {seeds} runs, delta 1e-5, zero-out. {sentences}"
     figures = "\n".join(f"![{c.title}](figures/{c.key}.svg)" for c in charts(rows))
     return "\n\n".join(["\n".join(lines), about, figures])
 
@@ -168,7 +169,7 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--only", nargs="+", choices=list(CASES), default=list(CASES))
     parser.add_argument("--epsilons", type=float, nargs="+", default=list(EPSILONS))
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--from", dest="source", type=Path, help="print what was measured before")
+    parser.add_argument("--from", dest="sources", type=Path, nargs="+", help="print what was measured before")
     parser.add_argument("--tune", action="store_true", help="try learning rates on other data of the same laws")
     parser.add_argument("--rates", type=float, nargs="+", default=list(RATES))
     parser.add_argument("--update", action="store_true", help="write docs/beyond-images.md and its figures")
@@ -181,9 +182,9 @@ def main(arguments: list[str] | None = None) -> None:
     if chosen.tune:
         tune(chosen.only, chosen.rates)
         return
-    if chosen.source is None:
+    if chosen.sources is None:
         about = machine.about("beyond_images", sys.argv[1:] if arguments is None else arguments)
-        found: dict[str, Any] = {"about": about, "results": []}
+        found: dict[str, Any] = {"about": [about], "results": []}
 
         def tell(row):
             found["results"].append(row)
@@ -193,7 +194,8 @@ def main(arguments: list[str] | None = None) -> None:
 
         measure(chosen.only, chosen.epsilons, chosen.seeds, tell)
     else:
-        found = json.loads(chosen.source.read_text())
+        parts = [json.loads(file.read_text()) for file in chosen.sources]
+        found = {key: [value for part in parts for value in part[key]] for key in ("about", "results")}
     print(as_markdown(found))
     if chosen.update:
         pages.fill("docs/beyond-images.md", "curves", as_markdown(found))
