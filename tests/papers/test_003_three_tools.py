@@ -113,6 +113,13 @@ def test_a_tiny_case_runs_to_its_charts(name, case, small, tmp_path, monkeypatch
 constant = three_tools.constant
 
 
+def test_what_is_proven_is_said_beside_what_is_claimed():
+    rows = results(*(({"form": f}, 0, {"epsilon": e}) for f, e in (("paper", 421.3), ("sound", 19.98))))
+    words = three_tools.proven(rows)
+    assert words == "Epsilon is said to be 20; proven is as published up to 421.3 and in the sound form 19.98."
+    assert three_tools.proven(results()) == ""
+
+
 def test_images_are_the_middle_of_the_picture_each_scaled_by_itself(small):
     (x, y), (test_x, _) = three_tools.images(50)
     assert x.shape == (50, 3, 28, 28)

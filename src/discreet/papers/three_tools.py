@@ -117,6 +117,16 @@ def adaptive(model: nn.Module, case: Case) -> Plan:
     return plan if case["form"] == "paper" else calibrate(plan, SAID)
 
 
+def proven(results: Results) -> str:
+    """What is said and what is proven, in a sentence."""
+    parts = [
+        f"{words} {max(results.where(form=form).all('epsilon')):.4g}"
+        for form, words in (("paper", "as published up to"), ("sound", "in the sound form"))
+        if results.where(form=form).all("epsilon")
+    ]
+    return f"Epsilon is said to be {SAID:g}; proven is {' and '.join(parts)}." if parts else ""
+
+
 def _said(case: Case) -> dict[str, float | None]:
     return {"claimed": SAID if case.get("form") == "paper" else None}
 
@@ -502,6 +512,7 @@ PAPER = Paper(
                     verdict=_learned,
                 ),
             ),
+            proven,
             needs=("cifar10",),
         ),
         Experiment(
@@ -549,6 +560,7 @@ PAPER = Paper(
                 _robust("beta"),
                 _robust("noise on norms"),
             ),
+            proven,
             needs=("cifar10",),
         ),
         Experiment(
@@ -582,6 +594,7 @@ PAPER = Paper(
                 ),
                 Stated("large batches", "better if the learning rate is scaled with them", verdict=_large),
             ),
+            proven,
             needs=("cifar10",),
         ),
     ),
