@@ -84,8 +84,8 @@ def test_adaptive_norms_start_on_noise_and_the_sound_form_is_20():
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        ("figure-1", {"data": "noise", "form": "paper", "examples": 60, "epochs": 1, "plain_rate": None, "rate": 0.01}),
-        ("figure-1", {"data": "cifar10", "form": "none", "examples": 60, "epochs": 1, "plain_rate": 0.1, "rate": 0.01}),
+        ("figure-1", {"data": "noise", "form": "paper", "examples": 60, "epochs": 1, "plain": "adam", "rate": 0.01}),
+        ("figure-1", {"data": "cifar10", "form": "none", "examples": 60, "epochs": 1, "plain": "sgd", "rate": 0.01}),
         ("figure-3", {"examples": 60, "epochs": 5, "rate": 0.01}),
         ("figure-4", {"clipping": "adaptive", "form": "paper", "doubled": "nothing", "examples": 60, "epochs": 3}),
         ("table-1", {"batch_size": 30, "scaled": True, "form": "sound", "examples": 60, "epochs": 1}),
