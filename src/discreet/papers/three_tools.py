@@ -42,7 +42,7 @@ _EPOCHS, _ACCURACY = Axis("epochs", "number", low=0.0), Axis("accuracy on the te
 
 @lru_cache(maxsize=2)
 def images(examples: int) -> tuple[Pair, Pair]:
-    """CIFAR-10, the middle 28 x 28 pixels, each image with mean 0 and deviation 1; tested is on a quarter, or on all."""
+    """CIFAR-10, the middle 28 x 28 pixels, each with mean 0 and deviation 1; tested is on a quarter, or on all."""
     (x, y), (test_x, test_y) = pairs("cifar10")
     tested = len(test_x) if examples == len(x) else _TESTED
     return (_prepared(x[:examples]), y[:examples]), (_prepared(test_x[:tested]), test_y[:tested])
