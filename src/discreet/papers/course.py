@@ -45,12 +45,13 @@ def private(
     schedule: Callable[[torch.optim.Optimizer, int], Any] | None = None,
     evaluate_every: float = 1.0,
     preflight: bool = False,
+    seen: Pair | None = None,
     **options: Any,
 ) -> Measured:
     """Train by a plan; `options` are the optimizer's. A case that was killed goes on from its checkpoint, or begins
     anew where more than one step in a hundred is lost: it would be another, shorter training.
 
-    The curve's rows are epoch, accuracy on the test part, and the epsilon of the steps so far.
+    The curve's rows are epoch, accuracy on the test part, the epsilon of the steps so far, and accuracy on `seen`.
     """
     first = {name: value.clone() for name, value in model.state_dict().items()}
 
@@ -69,6 +70,7 @@ def private(
             evaluate_rows=2000,
             preflight=preflight,
             on_step=lambda step: place.tell(step, plan.steps),
+            on_record=lambda record: record.update(_also(model, seen)),
         )
 
     fitted = trained()
@@ -77,11 +79,12 @@ def private(
         place.folder.mkdir(parents=True)
         model.load_state_dict(first)
         fitted = trained()
-    curve = [[r["epoch"], r["accuracy"], r["epsilon"]] for r in fitted.records if "accuracy" in r]
+    columns = ("epoch", "accuracy", "epsilon", "seen")
+    curve = [[r[c] for c in columns if c in r] for r in fitted.records if "accuracy" in r]
     claims = [c.epsilon for c in fitted.guarantee.claims]
     return {
         "accuracy": curve[-1][1],
-        "best": max(a for _, a, _ in curve),
+        "best": max(row[1] for row in curve),
         "epsilon": fitted.guarantee.epsilon,
         "claimed": claims[0] if claims else None,
         "delta": fitted.guarantee.delta,
@@ -99,9 +102,10 @@ def ordinary(
     batch_size: int,
     optimizer: str = "sgd",
     learning_rate: float = 0.1,
+    seen: Pair | None = None,
     **options: Any,
 ) -> Measured:
-    """Train without privacy, on shuffled batches; the curve's rows are epoch and accuracy."""
+    """Train without privacy, on shuffled batches; the curve's rows are epoch, accuracy, and accuracy on `seen`."""
     made = OPTIMIZERS[optimizer](model.parameters(), lr=learning_rate, **options)
     x, y = train
     curve: list[list[float]] = []
@@ -110,12 +114,16 @@ def ordinary(
             made.zero_grad()
             F.cross_entropy(model(x[rows]), y[rows]).backward()
             made.step()
-        curve.append([epoch + 1, evaluate(model, test, rows=2000)["accuracy"]])
+        curve.append([epoch + 1, evaluate(model, test, rows=2000)["accuracy"], *_also(model, seen).values()])
         place.tell(epoch + 1, epochs)
     return {
         "accuracy": curve[-1][1],
-        "best": max(a for _, a in curve),
+        "best": max(row[1] for row in curve),
         "epsilon": None,
         "claimed": None,
         "curve": curve,
     }
+
+
+def _also(model: nn.Module, seen: Pair | None) -> dict[str, float]:
+    return {} if seen is None else {"seen": evaluate(model, seen, rows=2000)["accuracy"]}
