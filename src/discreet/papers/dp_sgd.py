@@ -171,7 +171,7 @@ def _pca_helps(results: Results) -> str:
 # --- accuracy against epsilon, on two data sets ----------------------------------------------------------------------
 
 BATCH = 256
-DATA = {  # epochs and norm of the slides' runs
+DATA = {  # the slides' epochs, and clipping norm: they give that of Fashion-MNIST only
     "mnist": ("MNIST", 15, 1.0),
     "fashion-mnist": ("Fashion-MNIST", 10, 5.0),
 }
