@@ -22,7 +22,7 @@ from discreet.training import evaluate
 _RANGES, _ACTIVE = (1.0, 2.0, 4.0), (1.0, 2.0, 4.0, 8.0)  # c and k; the paper's values can be seen in its figures only
 _RATES = (0.15, 0.6, 2.4)  # learning rates to choose from; the first is the tutorial's
 _SCALED = 0.01  # k of the scaled filter: at 1 nothing would be left of a gradient
-_EPOCHS = {"mnist": {"quick": 1, "usual": 4, "full": 60}, "cifar10": {"quick": 1, "usual": 3, "full": 100}}
+_EPOCHS = {"mnist": {"quick": 1, "usual": 3, "full": 60}, "cifar10": {"quick": 1, "usual": 2, "full": 100}}
 _NAMES = {
     "dp-sgd": "DP-SGD",
     "paper": "the paper's filter",
@@ -321,7 +321,7 @@ def explodes_not(results: Results) -> str:
     bare, filtered = (results.where(way=way, spread=worst) for way in ("none", "filter"))
     if not bare or not filtered:
         return "not run"
-    small, learns = max(filtered.all("gradient")) < min(bare.all("gradient")), filtered.mean() > bare.mean()
+    small, learns = max(filtered.all("gradient")) < min(bare.all("gradient")), filtered.mean() > bare.mean() + 0.1
     words = (
         f"recurrent weights of spread {worst:g}: largest gradient {max(filtered.all('gradient')):.2g} with the filter, "
         f"{max(bare.all('gradient')):.2g} without; accuracy {filtered.mean():.1%}, {bare.mean():.1%}"
