@@ -4,6 +4,7 @@ Images are halved first (means of 2 x 2 pixels), which looks at one image at a t
 the last 10,000 training rows are kept out of the training, and the choice is made on them, never on the test set.
 """
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -73,6 +74,22 @@ def chosen(results: Results, *names: str) -> Results:
     settings = dict.fromkeys(tuple(r.case[n] for n in names) for r in results)
     groups = [results.where(**dict(zip(names, values, strict=True))) for values in settings]
     return max(groups, key=lambda group: group.mean("validation"), default=Results())
+
+
+def better(ours: Results, base: Results) -> bool:
+    """Whether a mean accuracy is above another by more than a point, and by more than two deviations over seeds."""
+    deviations = [d for d in (ours.deviation(), base.deviation()) if math.isfinite(d)]
+    return ours.mean() - base.mean() > max(0.01, 2 * max(deviations, default=0.0))
+
+
+def rate_of(results: Results, among: Results) -> str:
+    """The learning rate of these results, and whether it is the lowest or highest that was tried.
+
+    Where it is, a better one may lie beyond.
+    """
+    rate, tried = results[0]["learning_rate"], among.settings("learning_rate")
+    edge = len(tried) > 1 and rate in (min(tried), max(tried))
+    return f"learning rate {rate:g}{', at the edge of those tried' if edge else ''}"
 
 
 def points(share: float) -> str:
