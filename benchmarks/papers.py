@@ -52,7 +52,7 @@ def section(number, results, size, figures):
         seeds, seconds = len({r.seed for r in found}), sum(r.seconds for r in found)
         lines += [
             f"`discreet reproduce {number} {experiment.name}{flag}`, {day}: {len(found)} trainings, {seeds} "
-            f"seed{'' if seeds == 1 else 's'}, {seconds:,.0f} seconds of one core.",
+            f"seed{'' if seeds == 1 else 's'}, {seconds:,.0f} seconds of CPU time.",
             "",
         ]
     return "\n".join(lines).rstrip()

@@ -25,7 +25,7 @@ class Place:
 
 @dataclass(frozen=True)
 class Result:
-    """A case, one of its seeds, and what was measured."""
+    """A case, one of its seeds, what was measured, and the seconds of CPU time that it took."""
 
     case: Case
     seed: int

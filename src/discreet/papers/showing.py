@@ -90,6 +90,6 @@ def _one(experiment: Experiment, results: Results, charts: Sequence[Chart]) -> H
     found = experiment.found(results) if results else "Not run yet."
     parts.append(Html(f"<p>{text(found)}</p>" if found else ""))
     seconds, seeds = sum(r.seconds for r in results), len({r.seed for r in results})
-    words = f"{len(results)} trainings, {seeds} seed{'' if seeds == 1 else 's'}, {seconds:,.0f} seconds of one core."
+    words = f"{len(results)} trainings, {seeds} seed{'' if seeds == 1 else 's'}, {seconds:,.0f} seconds of CPU time."
     parts.append(Html(f'<p class="under">{text(words)}</p>'))
     return section(f"{experiment.name}: {experiment.title}", *parts)
