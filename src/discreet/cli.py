@@ -492,9 +492,8 @@ def reproduce(
     results: Annotated[
         Path, typer.Option(help="The folder of results; what is there already is not run again.")
     ] = Path("results"),
-    listed: Annotated[
-        bool, typer.Option("--list", help="Only list the experiments, and how many cases are left.")
-    ] = False,
+    listed: Annotated[bool, typer.Option("--list", help="Only list the experiments.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """A paper's tables and figures, run again on the real data, beside its own numbers and what is proven.
 
@@ -517,19 +516,29 @@ def reproduce(
         console.print(table)
         return
     command = " ".join(["discreet reproduce", paper, *(experiments or []), *([] if size == "usual" else [f"--{size}"])])
+    shown: list[dict[str, Any]] = []
     for number, one in enumerate(known, 1):
         with _cases(f"{one.name} ({number} of {len(known)})") as tell:
             found = running.run(paper, one, results, size=size, seeds=seeds, workers=workers, tell=tell)
-        console.print(Text(f"{one.name}: {one.title}", "bold"))
-        rows = showing.stated_rows(one, found)
-        if rows:
-            table = _table(*showing.HEAD)
-            for row in rows:
-                table.add_row(*row)
-            console.print(table)
+        rows = [dict(zip(showing.HEAD, row, strict=True)) for row in showing.stated_rows(one, found)]
+        shown.append({"experiment": one.name, "trainings": len(found), "stated": rows, "found": one.found(found)})
+        if as_json:
+            continue
+        console.print(Text(f"\n{one.name}: {one.title}", "bold"))
+        for row in rows:
+            what, *others = row.items()
+            console.print(Text(f"- {what[1]}"))
+            console.print(
+                Text("  " + "; ".join(value if k == "verdict" else f"{k} {value}" for k, value in others if value))
+            )
         console.print(Text(one.found(found)))
     everything = [(e, running.read(results / paper / e.name / f"{size}.jsonl")) for e in chosen.experiments]
     page = showing.write(chosen, everything, results / paper, size, command)
+    if as_json:
+        typer.echo(
+            json.dumps({"paper": paper, "size": size, "page": str(page), "experiments": shown}, ensure_ascii=False)
+        )
+        return
     console.print(f"\n{page}", soft_wrap=True, highlight=False)
 
 

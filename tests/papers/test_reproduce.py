@@ -143,6 +143,16 @@ def test_the_command_writes_a_page_charts_and_cases(only, tmp_path):
     assert [float(r["epsilon"]) for r in rows if r["noise"] == "1.0"] == pytest.approx([proven])
 
 
+def test_what_was_found_as_json(only, tmp_path):
+    only(made(run=lambda case, place: {"accuracy": 0.9, "epsilon": 1.5}, found=lambda results: "All is well."))
+    arguments = ["reproduce", "001", "--json", "--seeds", "2", "--workers", "1", "--results", str(tmp_path)]
+    out = CliRunner().invoke(app, arguments)
+    assert out.exit_code == 0, out.output
+    (found,) = json.loads(out.stdout)["experiments"]
+    assert (found["trainings"], found["found"]) == (4, "All is well.")
+    assert found["stated"][0]["verdict"] == "reproduces"
+
+
 def test_the_list_runs_nothing(only, tmp_path):
     only(made(run=lambda case, place: pytest.fail("it ran")))
     out = CliRunner().invoke(app, ["reproduce", "001", "--list", "--results", str(tmp_path / "none")])
