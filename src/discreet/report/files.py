@@ -133,7 +133,7 @@ def _draw(chart: Chart, axes: Any) -> None:
             getattr(axes, f"{side}axis").set_major_formatter(lambda value, _: f"{100 * value:.6g}%")
     axes.grid(color=_PALE, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    if len(chart.series) > 1:
+    if len(chart.series) > 1 and any(series.points for series in chart.series):
         axes.legend(fontsize=8, frameon=False)
 
 
