@@ -155,10 +155,11 @@ def as_markdown(found: dict[str, Any]) -> str:
         values = (next(r[key] for r in rows if r["case"] == c) for c in cases)
         lines.append(f"| {name} | {' | '.join(f'{100 * v:.1f}' for v in values)} |")
     seconds = [statistics.fmean(r["seconds"] for r in rows if r["case"] == c and r["epsilon"]) for c in cases]
-    lines.append(f"| seconds of one core, private | {' | '.join(f'{s:.0f}' for s in seconds)} |")
+    lines.append(f"| seconds of one core, private | {' | '.join(f'{s:.2g}' for s in seconds)} |")
     seeds = len({r["seed"] for r in rows})
-    sentences = " ".join(machine.sentence(about) for about in found["about"])
-    about = f"Means and standard deviations of {seeds} runs, delta 1e-5, zero-out. {sentences}"
+    first, *others = found["about"]
+    commands = "".join(f" `{other['command']}`." for other in others)
+    about = f"Means and standard deviations of {seeds} runs, delta 1e-5, zero-out. {machine.sentence(first)}{commands}"
     figures = "\n".join(f"![{c.title}](figures/{c.key}.svg)" for c in charts(rows))
     return "\n\n".join(["\n".join(lines), about, figures])
 

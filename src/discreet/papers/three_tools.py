@@ -135,7 +135,7 @@ def _said(case: Case) -> dict[str, float | None]:
 
 
 def _memory_cases(size: Size) -> list[Case]:
-    lengths = {"quick": ((200, 30), (2_000, 3)), "usual": ((500, 40), (5_000, 4)), "full": ((50_000, 60),) * 2}[size]
+    lengths = {"quick": ((200, 30), (2_000, 3)), "usual": ((400, 40), (4_000, 4)), "full": ((50_000, 60),) * 2}[size]
     rates = {"noise": 0.01 if size == "full" else 0.003, "cifar10": 0.01}
     return [
         {"data": data, "form": form, "examples": examples, "epochs": epochs, "rate": rates[data]}
@@ -270,7 +270,7 @@ def _pattern_verdict(where: str, count: int, *, learned: bool) -> Stated:
 
 
 def _norms_cases(size: Size) -> list[Case]:
-    examples, epochs = {"quick": (2_000, 3), "usual": (5_000, 4), "full": (50_000, 60)}[size]
+    examples, epochs = {"quick": (2_000, 3), "usual": (4_000, 4), "full": (50_000, 60)}[size]
     return [{"examples": examples, "epochs": epochs, "rate": 0.01}]
 
 
@@ -492,7 +492,7 @@ PAPER = Paper(
             "figure-1",
             "What is memorised: noise with random labels, and CIFAR-10",
             "The small AlexNet with ten tensors clipped to 2 each, batches of 128, SGD with momentum. The default has "
-            "500 images of noise for 40 epochs and 5,000 of CIFAR-10 (a JPEG copy) for 4, --quick less; the paper's "
+            "400 images of noise for 40 epochs and 4,000 of CIFAR-10 (a JPEG copy) for 4, --quick less; the paper's "
             "50,000 and 60 are --full. Without privacy Adam trains, as SGD memorises nothing in so few steps; with "
             "--full SGD with momentum. The noise is that at which the paper's accounting says epsilon 20; delta is "
             "N^-1.1, zero-out.",
@@ -537,7 +537,7 @@ PAPER = Paper(
             "figure-3",
             "Lengths of gradients over a training",
             "The small AlexNet without privacy on CIFAR-10 (a JPEG copy), SGD with momentum, batches of 128; 4 epochs "
-            "of 5,000 examples (3 of 2,000 with --quick, 60 of 50,000 with --full).",
+            "of 4,000 examples (3 of 2,000 with --quick, 60 of 50,000 with --full).",
             _norms_cases,
             _norms_run,
             _norms_charts,
