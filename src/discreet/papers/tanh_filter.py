@@ -87,7 +87,7 @@ def _train(case: Case, place: Place, *, choose: bool) -> Measured:
     data = Data(case["data"], case["network"], choose=choose)
     model = data.model(place)
     plan = plan_of(case, data.sampled, size_of(model))
-    every = case["epochs"] / 16
+    every = case["epochs"] / 12
     found = private(
         model, data.train, data.test, plan, place, learning_rate=case["learning_rate"], evaluate_every=every
     )
