@@ -577,8 +577,8 @@ PAPER = Paper(
         Experiment(
             "families",
             "All noises, with and without denoising (text with figure 2)",
-            f"{_USED}Below size full all have learning rate {_SAME:g}, which a first look at test accuracies at 0.5 and 2 "
-            "favoured.",
+            f"{_USED}Below size full all have learning rate {_SAME:g}, which a first look at test accuracies "
+            "favoured over 0.5.",
             _family_cases,
             _train,
             _family_charts,
