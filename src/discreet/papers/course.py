@@ -11,6 +11,7 @@ from torch.nn import functional as F
 
 from discreet.data import load
 from discreet.errors import ConfigError
+from discreet.ledger import Ledger
 from discreet.papers.experiment import Measured, Place
 from discreet.plan import Plan
 from discreet.training import OPTIMIZERS, Fitted, evaluate, fit
@@ -64,7 +65,7 @@ def private(
             test=test,
             optimizer=made,
             schedule=None if schedule is None else schedule(made, plan.steps),
-            ledger=place.folder / "ledger.jsonl",
+            ledger=Ledger(place.folder / "ledger.jsonl", reserve=max(1, plan.steps // 200)),
             checkpoint=place.folder / "checkpoint",
             evaluate_every=evaluate_every,
             evaluate_rows=2000,
