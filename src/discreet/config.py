@@ -16,6 +16,7 @@ from discreet.errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
+    from discreet.contracts import Phase
     from discreet.plan import Plan
 
 Table = dict[str, Any]
@@ -45,10 +46,40 @@ class DataSection(Section, frozen=True):
     label: Annotated[str | None, doc("the column that is to be predicted, of a table")] = None
     schema: Annotated[str | None, doc("a TOML file with each column's public range or categories")] = None
     test_fraction: Annotated[float, doc("how much of a table is held out, by a fixed random choice")] = 0.2
+    validation: Annotated[
+        float,
+        doc(
+            "how much of the training part is held out and tested on in place of the test part, to choose settings; "
+            "a hash of an example itself decides"
+        ),
+    ] = 0.0
     examples: Annotated[
         int | None, doc("how many training examples there are, where planning is to know it before the data is read")
     ] = None
     settings: Annotated[Table, doc("what else the data takes: limit, classes, a function's own arguments")] = {}
+
+
+class FeaturesSection(Section, frozen=True):
+    """Public features of images, centred and whitened by private statistics: the model is trained on these rows.
+
+    [budget] epsilon is that of the statistics and the training together.
+    """
+
+    extractors: Annotated[
+        Table,
+        doc(
+            "tables by name, as [features.extractors.fine] with kind = 'patches' or 'scattering' and its settings; "
+            "their rows are put one behind the other"
+        ),
+    ]
+    mean_noise: Annotated[float, doc("noise on the sum of rows of length 1")] = 20.0
+    channel_noise: Annotated[float, doc("noise on the second moments of channels")] = 5.0
+    place_noise: Annotated[float, doc("noise on the second moments of places")] = 5.0
+    channel_power: Annotated[float, doc("how far channels are whitened: 0 not at all, 0.5 fully")] = 0.4
+    place_power: Annotated[float, doc("how far places are whitened")] = 0.1
+    length: Annotated[float, doc("of a row in the end; beside it a bias counts as a feature of 1")] = 3.0
+    cache: Annotated[bool, doc("whether features are kept on disk; they are as private as the images")] = True
+    workers: Annotated[int | None, doc("threads that extract; as many as processors if not given")] = None
 
 
 class ModelSection(Section, frozen=True):
@@ -208,6 +239,7 @@ class Config(Section, frozen=True):
     """A run, as its file describes it."""
 
     data: DataSection = DataSection()
+    features: FeaturesSection | None = None
     model: ModelSection = ModelSection()
     method: MethodSection | None = None
     stages: StagesSection | None = None
@@ -257,6 +289,14 @@ class Config(Section, frozen=True):
             plan = replace(plan, sampling=replace(sampling, unit="user"))
         return plan if model is None else plan.fit_to(model)
 
+    def beside(self, plan: "Plan") -> "list[Phase]":
+        """What is asked of the data beside training: statistics of features."""
+        if self.features is None:
+            return []
+        from discreet.features.pipeline import Pipeline
+
+        return Pipeline.of(self.features).cost(plan.sampling.contract().adjacency)
+
     def beside_canaries(self, examples: int) -> "Config":
         """The same with batches that are larger by the canaries' share, so that each example takes part as often.
 
@@ -273,6 +313,7 @@ class Config(Section, frozen=True):
 
     def _preset(self, method: MethodSection, examples: int, model: "nn.Module | None") -> "Plan":
         from discreet import methods
+        from discreet.accounting.calibrate import calibrate
 
         preset = getattr(methods, method.name)
         budget = self.budget
@@ -296,8 +337,12 @@ class Config(Section, frozen=True):
             sizes = [p.numel() for p in model.parameters() if p.requires_grad]
             facts = {"parameters": sum(sizes), "tensors": len(sizes)}
             own |= {k: v for k, v in facts.items() if k in known and k not in method.settings}
+        total = budget.epsilon if self.features is not None else None
+        if total is not None:  # solved below, beside the statistics of features
+            own |= {"epsilon": None, "noise": 1.0}
         try:
-            return preset(**own, **method.settings)
+            plan = preset(**own, **method.settings)
+            return plan if total is None else calibrate(plan, total, beside=self.beside(plan))
         except TypeError as error:
             raise ConfigError(f"{method.name} cannot be made of {method.settings!r}: {error}") from error
 
@@ -327,7 +372,7 @@ class Config(Section, frozen=True):
         if stages.noise_schedule:
             plan = replace(plan, noise_schedule=tuple(stages.noise_schedule))
         if budget.epsilon is not None:
-            return calibrate(plan, budget.epsilon)
+            return calibrate(plan, budget.epsilon, beside=self.beside(plan))
         assert budget.noise is not None
         return replace(plan, mechanism=plan.mechanism.with_scale(budget.noise))
 

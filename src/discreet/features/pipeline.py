@@ -1,0 +1,109 @@
+"""From images to rows for a model: public features, whitened by private statistics; as a config describes it."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from discreet.config import FeaturesSection
+from discreet.contracts import Adjacency, Phase
+from discreet.data.files import Progress
+from discreet.description import build
+from discreet.errors import ConfigError
+from discreet.features.extraction import Extracted, Extractor, extract
+from discreet.features.patches import Patches
+from discreet.features.scattering import Scattering
+from discreet.features.statistics import Whitened, Whitening
+from discreet.ledger import Ledger
+
+_KINDS = {"patches": Patches, "scattering": Scattering}
+_ROWS = 1024  # whitened at a time
+_PARTS = ("mean", "by_channel", "by_place")
+
+Features = Mapping[str, Extracted]  # by the extractors' names
+Fitted = Mapping[str, Whitened]
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Extractors by name, and how the features of each are whitened; their rows are put one behind the other."""
+
+    extractors: Mapping[str, Extractor]
+    whitening: Whitening
+    workers: int | None = None
+    keep: bool = True
+
+    @classmethod
+    def of(cls, section: FeaturesSection) -> "Pipeline":
+        """The pipeline that a config describes."""
+        if not section.extractors:
+            raise ConfigError("[features] has no extractors; say one, as [features.extractors.fine] kind = 'patches'.")
+        settings = {name: getattr(section, name) for name in Whitening.__dataclass_fields__}
+        made = {name: _extractor(name, values) for name, values in section.extractors.items()}
+        return cls(made, Whitening(**settings), section.workers, section.cache)
+
+    def width(self, image: tuple[int, ...]) -> int:
+        """How many values a row of the features of an image of this shape has."""
+        return sum(math.prod(extractor.shape(image)) for extractor in self.extractors.values())
+
+    def cost(self, adjacency: Adjacency) -> list[Phase]:
+        """What the statistics cost."""
+        return [self.whitening.cost(adjacency) for _ in self.extractors]
+
+    def extract(self, images: Tensor, progress: Progress | None = None) -> Features:
+        """The public features of images."""
+        settings: dict[str, Any] = {"workers": self.workers, "keep": self.keep, "progress": progress}
+        return {name: extract(extractor, images, **settings) for name, extractor in self.extractors.items()}
+
+    def fit(self, features: Features, ledger: Ledger, *, size: int, adjacency: Adjacency) -> Fitted:
+        """What whitens them: each kind's statistics counted, then computed."""
+        return {
+            name: self.whitening.fit(found, ledger, size=size, adjacency=adjacency) for name, found in features.items()
+        }
+
+    def rows(self, features: Features, fitted: Fitted) -> Tensor:
+        """Rows for a model, float32, each of the whitening's length."""
+        count = len(next(iter(features.values())))
+        widths = [math.prod(found.shape[1:]) for found in features.values()]
+        rows = torch.empty(count, sum(widths))
+        share = 1 / math.sqrt(len(widths))
+        for start in range(0, count, _ROWS):
+            part = slice(start, start + _ROWS)
+            made = [fitted[name](found[part]) * share for name, found in features.items()]
+            torch.cat(made, 1, out=rows[part])
+        return rows
+
+
+def _extractor(name: str, values: Any) -> Extractor:
+    kind = values.get("kind") if isinstance(values, Mapping) else None
+    if kind not in _KINDS:
+        raise ConfigError(f"[features.extractors.{name}] kind is {kind!r}; it must be one of {', '.join(_KINDS)}.")
+    chosen = _KINDS[kind]
+    settings = {key: value for key, value in values.items() if key != "kind"}
+    try:
+        return build({"type": chosen.__name__, **settings}, [chosen])
+    except ConfigError as error:
+        raise ConfigError(f"[features.extractors.{name}]: {error}") from error
+
+
+def save(fitted: Fitted, path: Path) -> None:
+    """Write what whitens: it has been released, and goes with the model."""
+    save_file({f"{name}.{part}": getattr(w, part).contiguous() for name, w in fitted.items() for part in _PARTS}, path)
+
+
+def load(pipeline: Pipeline, path: Path) -> Fitted:
+    """Read it again."""
+    try:
+        found = load_file(path)
+        return {
+            name: Whitened(*(found[f"{name}.{part}"] for part in _PARTS), pipeline.whitening.length)
+            for name in pipeline.extractors
+        }
+    except (OSError, SafetensorError, KeyError) as error:
+        raise ConfigError(f"{path} is not what whitens the run's features: {error}") from error
