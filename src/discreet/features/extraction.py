@@ -37,7 +37,7 @@ class Extractor(Protocol):
 
 @dataclass(frozen=True)
 class Extracted:
-    """Features of one kind, [images, channels, places], of which rows are read as they are asked for."""
+    """Features of one kind, [images, places, channels], of which rows are read as they are asked for."""
 
     values: Halves
 

@@ -60,7 +60,7 @@ class Patches:
             raise ConfigError(f"Patches' precision is {self.precision!r}; it must be 'float32' or 'bfloat16'.")
 
     def shape(self, image: tuple[int, ...]) -> tuple[int, int]:
-        """How many channels and places the features of an image of this shape (channels, height, width) have."""
+        """How many places and channels the features of an image of this shape (channels, height, width) have."""
         if len(image) != 3 or image[0] not in (1, 3):
             raise ConfigError(f"patches are of grey or colour images; an example's shape is {image}.")
         least = min(image[1:]) + 2 * self.padding - self.size + 1
@@ -69,11 +69,11 @@ class Patches:
                 f"an image of {image[1]} x {image[2]} has {max(0, least)} places for a patch of {self.size} pixels, "
                 f"fewer than the grid's {self.grid}; take smaller patches or a coarser grid."
             )
-        return 2 * self.atoms, self.grid**2
+        return self.grid**2, 2 * self.atoms
 
     def encoder(self, image: tuple[int, ...]) -> Encoder:
-        """A function from images [N, *image] with values from 0 to 1 to features [N, channels, places]."""
-        _, places = self.shape(image)
+        """A function from images [N, *image] with values from 0 to 1 to features [N, places, channels]."""
+        places, _ = self.shape(image)
         rows, columns = (side + 2 * self.padding - self.size + 1 for side in image[1:])
         kind = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
         filters = dictionary(self, image[0])
@@ -97,8 +97,7 @@ class Patches:
                 seen.to(kind) @ atoms, self.threshold
             )  # of which the two are the parts above and below 0
             differences, sums = pooled(kept), pooled(kept.abs())
-            found = torch.cat([sums + differences, sums - differences], 2).float() / 2
-            return found.transpose(1, 2)
+            return torch.cat([sums + differences, sums - differences], 2).float() / 2
 
         return encode
 

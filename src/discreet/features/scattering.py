@@ -30,18 +30,18 @@ class Scattering:
         whole("Scattering's angles", self.angles, least=1, most=64)
 
     def shape(self, image: tuple[int, ...]) -> tuple[int, int]:
-        """How many channels and places the features of an image of this shape (channels, height, width) have."""
+        """How many places and channels the features of an image of this shape (channels, height, width) have."""
         window = 2**self.scales
         if len(image) != 3 or min(image[1:]) <= window:
             raise ConfigError(
                 f"scattering takes images of more than {window} x {window} pixels; an example's shape is {image}."
             )
         one = 1 + self.scales * self.angles + self.angles**2 * self.scales * (self.scales - 1) // 2
-        return image[0] * one, math.prod(side // window for side in image[1:])
+        return math.prod(side // window for side in image[1:]), image[0] * one
 
     def encoder(self, image: tuple[int, ...]) -> Callable[[Tensor], Tensor]:
-        """A function from images [N, *image] to features [N, channels, places]."""
-        channels, places = self.shape(image)
+        """A function from images [N, *image] to features [N, places, channels]."""
+        places, channels = self.shape(image)
         window, most = 2**self.scales, self.scales
         sides = [((side + window) // window + 1) * window for side in image[1:]]
         edges = [(padded - side) // 2 for padded, side in zip(sides, image[1:], strict=True)]
@@ -66,7 +66,7 @@ class Scattering:
                     filters = _folded(wavelets[second], 2**first)
                     twice = _modulus(once[:, :, None] * filters, 2 ** (second - first)).flatten(1, 2)
                     found.append(averaged(torch.fft.fft2(twice), second))
-            return torch.cat(found, 1).reshape(len(images), channels, places)
+            return torch.cat(found, 1).reshape(len(images), channels, places).transpose(1, 2)
 
         return encode
 

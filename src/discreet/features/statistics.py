@@ -23,10 +23,10 @@ _LEAST = 1e-3  # of the mean eigenvalue: directions with less are not amplified 
 
 @dataclass(frozen=True)
 class Whitening:
-    """How rows of features [channels, places] are centred and whitened, and how private what that takes is.
+    """How rows of features [places, channels] are centred and whitened, and how private what that takes is.
 
     Three sums are asked of the data, each with Gaussian noise: of rows of unit length (`mean_noise`), and, of these
-    less the mean and made unit again, of x x^T over the channels (`channel_noise`) and of x^T x over the places
+    less the mean and made unit again, of x^T x over the channels (`channel_noise`) and of x x^T over the places
     (`place_noise`), noise off the diagonal as in PrivatePCA. They are divided by `size`, a public figure for the number
     of rows. A row is then centred, made unit, multiplied by the channels' moments to the power -`channel_power` and by
     the places' to -`place_power`, with eigenvalues no less than the noise's, and given the length `length`.
@@ -74,7 +74,7 @@ class Whitening:
         adjacency: Adjacency = "zero-out",
         seed: int | None = None,
     ) -> "Whitened":
-        """The whitening of `rows` [N, channels, places]: counted in the ledger, then computed.
+        """The whitening of `rows` [N, places, channels]: counted in the ledger, then computed.
 
         `size` is about how many rows there are, said without counting them where that is secret. `seed` makes the noise
         reproducible; whoever knows it can take the noise off again, so that nothing is private.
@@ -84,13 +84,13 @@ class Whitening:
         """
         whole("the size", size, least=1)
         if getattr(rows, "ndim", 0) != 3 or 0 in rows.shape[1:]:
-            raise ConfigError("rows to be whitened are a tensor of shape [rows, channels, places].")
+            raise ConfigError("rows to be whitened are a tensor of shape [rows, places, channels].")
         if isinstance(ledger, (str, Path)):
             ledger = Ledger(ledger)
         broken = "" if seed is None else "the noise on the features' mean and moments came from a fixed seed"
         noises = f"noise {self.mean_noise:g}, {self.channel_noise:g}, {self.place_noise:g}"
         ledger.query(f"a mean and second moments of features, {noises}", self.cost(adjacency), broken=broken)
-        root, (_, channels, places) = Root(seed), rows.shape
+        root, (_, places, channels) = Root(seed), rows.shape
         total = _sum(rows)
         total += _noise(total, self.mean_noise, root.stream("mean", 0))
         mean = total / size
@@ -109,22 +109,19 @@ class Whitening:
 class Whitened:
     """What whitening does to a row, free after the release: no row's result depends on another row."""
 
-    mean: Tensor  # [channels * places]
+    mean: Tensor  # [places * channels]
     by_channel: Tensor  # [channels, channels]
     by_place: Tensor  # [places, places]
     length: float = 1.0
 
     def __call__(self, rows: Tensor) -> Tensor:
-        """Rows [N, channels, places] of any real type as float32 [N, channels * places], all of one length."""
-        channels, places = len(self.by_channel), len(self.by_place)
-        if rows.ndim != 3 or tuple(rows.shape[1:]) != (channels, places):
-            raise ConfigError(
-                f"rows of shape {tuple(rows.shape[1:])} are not those that were whitened, of {(channels, places)}."
-            )
+        """Rows [N, places, channels] of any real type as float32 [N, places * channels], all of one length."""
+        shape = len(self.by_place), len(self.by_channel)
+        if rows.ndim != 3 or tuple(rows.shape[1:]) != shape:
+            raise ConfigError(f"rows of shape {tuple(rows.shape[1:])} are not those that were whitened, of {shape}.")
         centred = unit(unit(rows.flatten(1).float()) - self.mean)
-        spread = centred.view(-1, channels, places) @ self.by_place
-        found = (self.by_channel @ spread.transpose(0, 1).flatten(1)).view(channels, -1, places).transpose(0, 1)
-        return unit(found.flatten(1)) * self.length
+        by_channel = (centred.view(-1, shape[1]) @ self.by_channel).view(-1, *shape)
+        return unit((self.by_place @ by_channel).flatten(1)) * self.length
 
 
 # --- sums that one row moves by at most 1 ----------------------------------------------------------------------------
@@ -139,19 +136,17 @@ def _sum(rows: Any) -> Tensor:
 
 
 def _moments(rows: Any, mean: Tensor) -> tuple[Tensor, Tensor]:
-    """The sums of x x^T over channels and of x^T x over places, of rows less the mean and then of unit length."""
-    _, channels, places = rows.shape
+    """The sums of x^T x over channels and of x x^T over places, of rows less the mean and then of unit length."""
+    _, places, channels = rows.shape
     by_channel = torch.zeros(channels, channels, dtype=torch.int64)
     by_place = torch.zeros(places, places, dtype=torch.int64)
     for steps in _steps(rows, mean):
-        shaped = steps.view(-1, channels, places)
-        columns = shaped.transpose(0, 1).reshape(channels, -1)
+        flat = steps.view(-1, channels)
         for left in range(0, channels, _STRIP):
-            by_channel[left : left + _STRIP, left:] += (columns[left : left + _STRIP] @ columns[left:].T).to(
-                torch.int64
-            )
-        flat = shaped.reshape(-1, places)
-        by_place += (flat.T @ flat).to(torch.int64)
+            strip = flat[:, left : left + _STRIP]
+            by_channel[left : left + _STRIP, left:] += (strip.T @ flat[:, left:]).to(torch.int64)
+        shaped = steps.view(-1, places, channels)
+        by_place += (shaped @ shaped.transpose(1, 2)).sum(0).to(torch.int64)
     upper = by_channel.triu()
     return (upper + upper.triu(1).T).double() * GRID**2, by_place.double() * GRID**2
 
