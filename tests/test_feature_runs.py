@@ -101,6 +101,7 @@ def test_statistics_that_were_counted_and_lost_are_not_asked_for_again_within_th
         ({"features": {"extractors": {"a": {"kind": "magic"}}}}, r"\[features.extractors.a\] kind is 'magic'"),
         ({"features": {"extractors": {"a": {"kind": "patches", "atom": 3}}}}, "no setting atom"),
         ({"features": FEATURES | {"mean_noise": 0.0}}, "mean_noise"),
+        ({"features": {"extractors": {"a": {"kind": "scattering", "rehearsed": 0.2}}}}, "it is a table"),
         ({"federated": {"users": 10}}, "do not go with"),
         ({"audit": {"canaries": 10}}, "do not go with"),
         ({"augmentation": {"flip": True}}, "do not go with"),

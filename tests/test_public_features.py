@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from discreet import ConfigError
-from discreet.features import Patches, Scattering, dead_leaves, extract
+from discreet.features import Patches, Rehearsed, Scattering, dead_leaves, extract
 from discreet.features.patches import dictionary
 
 SMALL = Patches(atoms=12, size=3, grid=2, images=20)
@@ -16,6 +16,7 @@ EXTRACTORS = [
     Patches(atoms=12, size=3, grid=2, images=20, mirror=True, padding=1),
     Scattering(1, 4),
     Scattering(),
+    Rehearsed(SMALL, 0.3, channels=9, images=12),
 ]
 
 
@@ -55,6 +56,18 @@ def test_patches_are_encoded_as_they_are_described():
             total += weight * torch.cat([(products - 0.4).relu(), (-products - 0.4).relu()])
             weights += weight
     assert torch.allclose(patches.encoder((1, 5, 4))(image)[0, 0], total / weights, atol=1e-5)
+
+
+def test_features_of_images_of_nothing_are_white_where_these_were_rehearsed():
+    rehearsed = Rehearsed(SMALL, 0.5, images=300)
+    made = dead_leaves(300, side=12, seed=1).mean(1, keepdim=True) / 255
+    rows = rehearsed.encoder((1, 12, 12))(made)
+    assert rows.shape == (300, 4, 24)
+    assert torch.allclose(rows.flatten(1).norm(dim=1), torch.full((300,), math.sqrt(4 * 24)), rtol=1e-3)
+    found = torch.linalg.eigvalsh(torch.einsum("npc,npd->cd", rows, rows) / 1200)
+    plain = torch.linalg.eigvalsh(torch.einsum("npc,npd->cd", *[SMALL.encoder((1, 12, 12))(made)] * 2) / 1200)
+    assert found.max() / found.mean() < 2
+    assert plain.max() / plain.mean() > 10
 
 
 def test_mirrored_images_have_the_same_features(images):
@@ -130,6 +143,8 @@ def test_features_are_kept_for_the_same_images_and_settings(images, tmp_path, mo
         (lambda: Patches(size=6, grid=3).shape((1, 7, 7)), "2 places"),
         (lambda: Patches().shape((64,)), "grey or colour"),
         (lambda: Scattering().shape((1, 4, 4)), "more than 4 x 4"),
+        (lambda: Rehearsed(SMALL, 1.5), "from 0 to 1"),
+        (lambda: Rehearsed(SMALL, channels=25).shape((1, 12, 12)), "there are 24"),
         (lambda: extract(SMALL, torch.zeros(3, 64)), "images"),
     ],
 )

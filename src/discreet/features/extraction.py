@@ -1,13 +1,12 @@
 """The public features of many images: a few at a time by several threads, and kept on disk for the next run."""
 
 import hashlib
-import json
 import math
 import os
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -29,7 +28,7 @@ Halves = npt.NDArray[np.float16]
 
 
 class Extractor(Protocol):
-    """Public features: a function of one image."""
+    """Public features: a function of one image, and of settings that its repr tells."""
 
     def shape(self, image: tuple[int, ...]) -> tuple[int, int]: ...
     def encoder(self, image: tuple[int, ...]) -> Callable[[Tensor], Tensor]: ...
@@ -120,9 +119,7 @@ def _fill(
 
 def _place(extractor: Extractor, images: Tensor) -> Path:
     """Where these features of these images are kept: a name that their settings and content make."""
-    settings: Any = extractor
-    said = json.dumps([_FORMAT, type(extractor).__name__, asdict(settings), list(images.shape)], sort_keys=True)
-    digest = hashlib.sha256(said.encode())
+    digest = hashlib.sha256(f"{_FORMAT} {extractor!r} {tuple(images.shape)}".encode())
     for part in images.split(1024):
         digest.update(part.contiguous().numpy().tobytes())
     return cache_folder("features") / f"{digest.hexdigest()[:32]}.npy"

@@ -18,6 +18,7 @@ from discreet.description import build
 from discreet.errors import ConfigError
 from discreet.features.extraction import Extracted, Extractor, extract
 from discreet.features.patches import Patches
+from discreet.features.rehearsal import Rehearsed
 from discreet.features.scattering import Scattering
 from discreet.features.statistics import Whitened, Whitening
 from discreet.ledger import Ledger
@@ -85,9 +86,17 @@ def _extractor(name: str, values: Any) -> Extractor:
     if kind not in _KINDS:
         raise ConfigError(f"[features.extractors.{name}] kind is {kind!r}; it must be one of {', '.join(_KINDS)}.")
     chosen = _KINDS[kind]
-    settings = {key: value for key, value in values.items() if key != "kind"}
+    settings = {key: value for key, value in values.items() if key not in ("kind", "rehearsed")}
+    rehearsed = values.get("rehearsed")
+    if not isinstance(rehearsed, Mapping | None):
+        raise ConfigError(
+            f"[features.extractors.{name}] rehearsed is {rehearsed!r}; it is a table, as {{power = 0.25}}."
+        )
     try:
-        return build({"type": chosen.__name__, **settings}, [chosen])
+        found = build({"type": chosen.__name__, **settings}, [chosen])
+        if rehearsed is None:
+            return found
+        return build({"type": "Rehearsed", "extractor": found, **rehearsed}, [Rehearsed])
     except ConfigError as error:
         raise ConfigError(f"[features.extractors.{name}]: {error}") from error
 
