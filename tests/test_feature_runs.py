@@ -2,21 +2,23 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
 from discreet import ConfigError, config, runs, verify
+from discreet.accounting import gdp
 from discreet.audit import finished
 from discreet.data.dataset import Data, validated
 
-FEATURES = {
+FEATURES: dict[str, Any] = {
     "extractors": {"fine": {"kind": "patches", "atoms": 16, "size": 3, "images": 20, "grid": 2}},
     "cache": False,
     "workers": 1,
 }
-RUN = {
+RUN: dict[str, Any] = {
     "data": {"name": "digits"},
     "features": FEATURES,
     "model": {"name": "linear"},
@@ -101,6 +103,7 @@ def test_statistics_that_were_counted_and_lost_are_not_asked_for_again_within_th
         ({"features": {"extractors": {"a": {"kind": "magic"}}}}, r"\[features.extractors.a\] kind is 'magic'"),
         ({"features": {"extractors": {"a": {"kind": "patches", "atom": 3}}}}, "no setting atom"),
         ({"features": FEATURES | {"mean_noise": 0.0}}, "mean_noise"),
+        ({"features": FEATURES | {"share": 1.0}}, "between 0 and 1"),
         ({"features": {"extractors": {"a": {"kind": "scattering", "rehearsed": 0.2}}}}, "it is a table"),
         ({"federated": {"users": 10}}, "do not go with"),
         ({"audit": {"canaries": 10}}, "do not go with"),
@@ -112,6 +115,19 @@ def test_what_does_not_go_with_features_is_refused(more, words, tmp_path):
     with pytest.raises(ConfigError, match=words):
         runs.train(config.from_dict(RUN | more), tmp_path / "run")
     assert not (tmp_path / "run").exists()
+
+
+def test_statistics_get_their_share_of_any_budget():
+    for epsilon in (0.5, 3.0):
+        made = config.from_dict(
+            RUN | {"features": FEATURES | {"share": 0.1}, "budget": RUN["budget"] | {"epsilon": epsilon}}
+        )
+        whitening = made.pipeline().whitening
+        assert whitening.multiplier**-2 == pytest.approx(0.1 * gdp.mu(epsilon, 1e-5) ** 2)
+        assert whitening.mean_noise == pytest.approx(4 * whitening.channel_noise)
+    two = {**FEATURES["extractors"], "waves": {"kind": "scattering", "scales": 1}}
+    both = config.from_dict(RUN | {"features": FEATURES | {"share": 0.1, "extractors": two}})
+    assert 2 * both.pipeline().whitening.multiplier ** -2 == pytest.approx(0.1 * gdp.mu(3.0, 1e-5) ** 2)
 
 
 def test_a_validation_part_is_chosen_by_each_example_itself():

@@ -1,6 +1,7 @@
 """What a run is: a strict TOML file or flags, resolved into a plan before any data is touched."""
 
 import inspect
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from discreet.contracts import Phase
+    from discreet.features.pipeline import Pipeline
     from discreet.plan import Plan
 
 Table = dict[str, Any]
@@ -77,6 +79,13 @@ class FeaturesSection(Section, frozen=True):
     place_noise: Annotated[float, doc("noise on the second moments of places")] = 5.0
     channel_power: Annotated[float, doc("how far channels are whitened: 0 not at all, 0.5 fully")] = 0.4
     place_power: Annotated[float, doc("how far places are whitened")] = 0.1
+    share: Annotated[
+        float | None,
+        doc(
+            "the part of the budget that all statistics get, as 1 / noise^2 adds up: the three noises are then only "
+            "taken in proportion"
+        ),
+    ] = None
     length: Annotated[float, doc("of a row in the end; beside it a bias counts as a feature of 1")] = 3.0
     cache: Annotated[bool, doc("whether features are kept on disk; they are as private as the images")] = True
     workers: Annotated[int | None, doc("threads that extract; as many as processors if not given")] = None
@@ -291,11 +300,24 @@ class Config(Section, frozen=True):
 
     def beside(self, plan: "Plan") -> "list[Phase]":
         """What is asked of the data beside training: statistics of features."""
-        if self.features is None:
-            return []
+        return [] if self.features is None else self.pipeline().cost(plan.sampling.contract().adjacency)
+
+    def pipeline(self) -> "Pipeline":
+        """What makes features, with the noise that its statistics have at this budget."""
+        from discreet.accounting import gdp
         from discreet.features.pipeline import Pipeline
 
-        return Pipeline.of(self.features).cost(plan.sampling.contract().adjacency)
+        if self.features is None:
+            raise ConfigError("there are no [features] in this run.")
+        made, share, budget = Pipeline.of(self.features), self.features.share, self.budget
+        if share is None:
+            return made
+        if budget.epsilon is None or not 0 < share < 1:
+            raise ConfigError(
+                f"[features] share is {share}: it must be between 0 and 1, a part of [budget] epsilon, which is "
+                f"{budget.epsilon}; or leave it out and say the noises."
+            )
+        return made.spending(math.sqrt(share) * gdp.mu(budget.epsilon, budget.delta))
 
     def beside_canaries(self, examples: int) -> "Config":
         """The same with batches that are larger by the canaries' share, so that each example takes part as often.

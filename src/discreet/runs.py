@@ -45,7 +45,7 @@ from discreet.accounting.guarantee import Guarantee
 from discreet.audit.one_run import check_level
 from discreet.audit.witness import Declared, Witness, declare
 from discreet.augmentation import Images
-from discreet.config import EXAMPLES, Config, FeaturesSection, FederatedSection
+from discreet.config import EXAMPLES, Config, FederatedSection
 from discreet.data import Data, load
 from discreet.data.dataset import validated
 from discreet.data.places import REMOTE
@@ -173,7 +173,7 @@ def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outc
         refuse("an audit within a run")
     watch.stage("reading the data")
     data = read_data(config, watch.download)
-    featured = None if config.features is None else _Featured(config.features, data, watch)
+    featured = None if config.features is None else _Featured(config.pipeline(), data, watch)
     shape = data.shape if featured is None else featured.shape
     torch.manual_seed(config.run.seed)
     model = build(config.model.name, shape, data.classes or 1, **config.model.settings).to(_device(config))
@@ -240,8 +240,8 @@ def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outc
 class _Featured:
     """Features in place of images: extracted at once, and whitened when the plan is known."""
 
-    def __init__(self, section: FeaturesSection, data: Data, watch: Watch) -> None:
-        self._pipeline, self._data, self._watch = Pipeline.of(section), data, watch
+    def __init__(self, pipeline: Pipeline, data: Data, watch: Watch) -> None:
+        self._pipeline, self._data, self._watch = pipeline, data, watch
         self.shape = (self._pipeline.width(data.shape),)
         watch.stage("extracting features")
         self._train = self._extract("the training part", data.train)
@@ -313,7 +313,7 @@ def check(config: Config) -> None:
     if config.federated is not None:
         _check_federated(config, config.federated)
     if config.features is not None:
-        _check_features(config, config.features)
+        _check_features(config)
     positive("[evaluation] every", config.evaluation.every)
     whole("[evaluation] batch_size", config.evaluation.batch_size, least=1)
     positive("[run] checkpoint_every", run.checkpoint_every, zero=True)
@@ -347,9 +347,9 @@ def check(config: Config) -> None:
         raise ConfigError("[run] tensorboard needs a package: pip install 'discreet[tensorboard]'.")
 
 
-def _check_features(config: Config, section: FeaturesSection) -> None:
+def _check_features(config: Config) -> None:
     """Refuse what does not go with features."""
-    Pipeline.of(section)
+    config.pipeline()
     refuse("[features]")
     for wrong, words in (
         (config.federated is not None, "[federated]: their statistics are of rows, and it protects users"),

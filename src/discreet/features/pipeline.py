@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +48,14 @@ class Pipeline:
         settings = {name: getattr(section, name) for name in Whitening.__dataclass_fields__}
         made = {name: _extractor(name, values) for name, values in section.extractors.items()}
         return cls(made, Whitening(**settings), section.workers, section.cache)
+
+    def spending(self, mu: float) -> "Pipeline":
+        """The same with noises in proportion, such that all statistics together are as N(0, 1) and N(mu, 1)."""
+        factor = math.sqrt(len(self.extractors)) / (mu * self.whitening.multiplier)
+        noises = {
+            name: factor * getattr(self.whitening, name) for name in ("mean_noise", "channel_noise", "place_noise")
+        }
+        return replace(self, whitening=replace(self.whitening, **noises))
 
     def width(self, image: tuple[int, ...]) -> int:
         """How many values a row of the features of an image of this shape has."""
