@@ -104,6 +104,7 @@ def test_statistics_that_were_counted_and_lost_are_not_asked_for_again_within_th
         ({"features": {"extractors": {"a": {"kind": "patches", "atom": 3}}}}, "no setting atom"),
         ({"features": FEATURES | {"mean_noise": 0.0}}, "mean_noise"),
         ({"features": FEATURES | {"share": 1.0}}, "between 0 and 1"),
+        ({"features": FEATURES | {"leading": 3}}, "leading is of rehearsed directions"),
         ({"features": {"extractors": {"a": {"kind": "scattering", "rehearsed": 0.2}}}}, "it is a table"),
         ({"federated": {"users": 10}}, "do not go with"),
         ({"audit": {"canaries": 10}}, "do not go with"),
@@ -128,6 +129,15 @@ def test_statistics_get_their_share_of_any_budget():
     two = {**FEATURES["extractors"], "waves": {"kind": "scattering", "scales": 1}}
     both = config.from_dict(RUN | {"features": FEATURES | {"share": 0.1, "extractors": two}})
     assert 2 * both.pipeline().whitening.multiplier ** -2 == pytest.approx(0.1 * gdp.mu(3.0, 1e-5) ** 2)
+
+
+def test_only_leading_directions_are_used_where_that_is_said():
+    fine = FEATURES["extractors"]["fine"] | {"rehearsed": {"power": 0.2, "images": 10}}
+    some = config.from_dict(RUN | {"features": FEATURES | {"extractors": {"fine": fine}, "leading": 5}}).pipeline()
+    every = config.from_dict(RUN | {"features": FEATURES | {"extractors": {"fine": fine}}}).pipeline()
+    images = torch.rand(3, 1, 8, 8)
+    assert (some.width((1, 8, 8)), every.width((1, 8, 8))) == (4 * 5, 4 * 32)
+    assert torch.equal(some.extract(images)["fine"][:], every.extract(images)["fine"][:, :, 27:])
 
 
 def test_a_validation_part_is_chosen_by_each_example_itself():

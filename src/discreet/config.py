@@ -86,6 +86,9 @@ class FeaturesSection(Section, frozen=True):
             "taken in proportion"
         ),
     ] = None
+    leading: Annotated[
+        int | None, doc("how many of the rehearsed directions with the largest moments are used; all if not given")
+    ] = None
     length: Annotated[float, doc("of a row in the end; beside it a bias counts as a feature of 1")] = 3.0
     cache: Annotated[bool, doc("whether features are kept on disk; they are as private as the images")] = True
     workers: Annotated[int | None, doc("threads that extract; as many as processors if not given")] = None

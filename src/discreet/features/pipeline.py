@@ -15,7 +15,7 @@ from discreet.config import FeaturesSection
 from discreet.contracts import Adjacency, Phase
 from discreet.data.files import Progress
 from discreet.description import build
-from discreet.errors import ConfigError
+from discreet.errors import ConfigError, whole
 from discreet.features.extraction import Extracted, Extractor, extract
 from discreet.features.patches import Patches
 from discreet.features.rehearsal import Rehearsed
@@ -39,6 +39,18 @@ class Pipeline:
     whitening: Whitening
     workers: int | None = None
     keep: bool = True
+    leading: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.leading is None:
+            return
+        whole("[features] leading", self.leading, least=1)
+        for name, extractor in self.extractors.items():
+            if not isinstance(extractor, Rehearsed):
+                raise ConfigError(
+                    f"[features] leading is of rehearsed directions, of which [features.extractors.{name}] has none; "
+                    "leave it out, or say rehearsed = {power = 0.25} there."
+                )
 
     @classmethod
     def of(cls, section: FeaturesSection) -> "Pipeline":
@@ -47,7 +59,7 @@ class Pipeline:
             raise ConfigError("[features] has no extractors; say one, as [features.extractors.fine] kind = 'patches'.")
         settings = {name: getattr(section, name) for name in Whitening.__dataclass_fields__}
         made = {name: _extractor(name, values) for name, values in section.extractors.items()}
-        return cls(made, Whitening(**settings), section.workers, section.cache)
+        return cls(made, Whitening(**settings), section.workers, section.cache, section.leading)
 
     def spending(self, mu: float) -> "Pipeline":
         """The same with noises in proportion, such that all statistics together are as N(0, 1) and N(mu, 1)."""
@@ -59,7 +71,8 @@ class Pipeline:
 
     def width(self, image: tuple[int, ...]) -> int:
         """How many values a row of the features of an image of this shape has."""
-        return sum(math.prod(extractor.shape(image)) for extractor in self.extractors.values())
+        shapes = [extractor.shape(image) for extractor in self.extractors.values()]
+        return sum(places * min(channels, self.leading or channels) for places, channels in shapes)
 
     def cost(self, adjacency: Adjacency) -> list[Phase]:
         """What the statistics cost."""
@@ -68,7 +81,10 @@ class Pipeline:
     def extract(self, images: Tensor, progress: Progress | None = None) -> Features:
         """The public features of images."""
         settings: dict[str, Any] = {"workers": self.workers, "keep": self.keep, "progress": progress}
-        return {name: extract(extractor, images, **settings) for name, extractor in self.extractors.items()}
+        found = {name: extract(extractor, images, **settings) for name, extractor in self.extractors.items()}
+        if self.leading is None:
+            return found
+        return {name: Extracted(each.values[:, :, -self.leading :]) for name, each in found.items()}  # the largest last
 
     def fit(self, features: Features, ledger: Ledger, *, size: int, adjacency: Adjacency) -> Fitted:
         """What whitens them: each kind's statistics counted, then computed."""

@@ -24,7 +24,7 @@ class Rehearsed:
 
     Rows are made unit and have the mean of such rows of `images` images of dead leaves taken off; channels are
     multiplied by these rows' second moments to the power -`power`, and only the `channels` directions with the largest
-    moments are kept (all, if not given). What is then asked of private data has less to correct.
+    moments are kept (all, if not given), the largest last. What is then asked of private data has less to correct.
 
     Guarantee: no private data is in it, and an image's features are a function of that image alone.
     """
