@@ -27,10 +27,10 @@ from discreet import (
     methods,
     verify,
 )
-from discreet import features as module
 from discreet.accounting import cost, gdp
 from discreet.accounting.guarantee import guarantee
 from discreet.features import PrivatePCA, Projection
+from discreet.features import pca as module
 from discreet.noise.source import Root
 
 DELTA = 1e-5
@@ -122,7 +122,7 @@ def test_rows_of_zeros_or_not_finite_contribute_exactly_zero(bad):
 
 
 def test_a_row_that_was_not_normalised_would_be_left_out(monkeypatch):
-    monkeypatch.setattr(module, "_unit", lambda rows: rows)
+    monkeypatch.setattr(module, "unit", lambda rows: rows)
     x = torch.tensor([[0.5, 0.5], [1.0, 2.0**-19]])
     assert torch.equal(total(x), total(x[:1]))
 
@@ -156,7 +156,7 @@ def test_more_rows_than_can_be_summed_exactly_are_refused(monkeypatch):
 def test_noise_is_symmetric_and_of_the_stated_deviation(noise):
     """Five standard errors each: a false alarm in about one of 10^6 seeds."""
     width = 300
-    drawn = module._with_noise(torch.zeros(width, width, dtype=torch.float64), noise, Root(3).stream("test", 0))
+    drawn = module.with_noise(torch.zeros(width, width, dtype=torch.float64), noise, Root(3).stream("test", 0))
     assert torch.equal(drawn, drawn.T)
     weighted = math.sqrt(2) * drawn[tuple(torch.triu_indices(width, width, offset=1))]
     for values in (weighted, drawn.diagonal()):
@@ -175,8 +175,8 @@ def test_the_triangle_so_weighted_has_the_frobenius_norm():
 
 def test_noise_is_added_to_the_sum():
     x = total(torch.randn(50, 20))
-    noisy = module._with_noise(x, 2.0, Root(3).stream("test", 0))
-    zero = module._with_noise(torch.zeros_like(x), 2.0, Root(3).stream("test", 0))
+    noisy = module.with_noise(x, 2.0, Root(3).stream("test", 0))
+    zero = module.with_noise(torch.zeros_like(x), 2.0, Root(3).stream("test", 0))
     torch.testing.assert_close(noisy - x, zero)
 
 

@@ -605,7 +605,7 @@ def _show(made: "Config", as_json: bool) -> None:
         )
     with _progress("solving"):
         plan = made.plan(examples)
-        proven = plan.guarantee()
+        proven = plan.guarantee(beside=made.beside(plan))
     if as_json:
         result = {"config": made.to_toml(), "plan": plan.to_dict(), "guarantee": json.loads(proven.to_json())}
         typer.echo(json.dumps(result, ensure_ascii=False))

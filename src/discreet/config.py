@@ -1,6 +1,7 @@
 """What a run is: a strict TOML file or flags, resolved into a plan before any data is touched."""
 
 import inspect
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,6 +17,8 @@ from discreet.errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
+    from discreet.contracts import Phase
+    from discreet.features.pipeline import Pipeline
     from discreet.plan import Plan
 
 Table = dict[str, Any]
@@ -45,10 +48,50 @@ class DataSection(Section, frozen=True):
     label: Annotated[str | None, doc("the column that is to be predicted, of a table")] = None
     schema: Annotated[str | None, doc("a TOML file with each column's public range or categories")] = None
     test_fraction: Annotated[float, doc("how much of a table is held out, by a fixed random choice")] = 0.2
+    validation: Annotated[
+        float,
+        doc(
+            "how much of the training part is held out and tested on in place of the test part, to choose settings; "
+            "a hash of an example itself decides"
+        ),
+    ] = 0.0
     examples: Annotated[
         int | None, doc("how many training examples there are, where planning is to know it before the data is read")
     ] = None
     settings: Annotated[Table, doc("what else the data takes: limit, classes, a function's own arguments")] = {}
+
+
+class FeaturesSection(Section, frozen=True):
+    """Public features of images, centred and whitened by private statistics: the model is trained on these rows.
+
+    [budget] epsilon is that of the statistics and the training together.
+    """
+
+    extractors: Annotated[
+        Table,
+        doc(
+            "tables by name, as [features.extractors.fine] with kind = 'patches' or 'scattering', its settings, and "
+            "perhaps a table rehearsed, as {power = 0.25}; their rows are put one behind the other"
+        ),
+    ]
+    mean_noise: Annotated[float, doc("noise on the sum of rows of length 1")] = 20.0
+    channel_noise: Annotated[float, doc("noise on the second moments of channels")] = 5.0
+    place_noise: Annotated[float, doc("noise on the second moments of places")] = 5.0
+    channel_power: Annotated[float, doc("how far channels are whitened: 0 not at all, 0.5 fully")] = 0.4
+    place_power: Annotated[float, doc("how far places are whitened")] = 0.1
+    share: Annotated[
+        float | None,
+        doc(
+            "the part of the budget that all statistics get, as 1 / noise^2 adds up: the three noises are then only "
+            "taken in proportion"
+        ),
+    ] = None
+    leading: Annotated[
+        int | None, doc("how many of the rehearsed directions with the largest moments are used; all if not given")
+    ] = None
+    length: Annotated[float, doc("of a row in the end; beside it a bias counts as a feature of 1")] = 3.0
+    cache: Annotated[bool, doc("whether features are kept on disk; they are as private as the images")] = True
+    workers: Annotated[int | None, doc("threads that extract; as many as processors if not given")] = None
 
 
 class ModelSection(Section, frozen=True):
@@ -208,6 +251,7 @@ class Config(Section, frozen=True):
     """A run, as its file describes it."""
 
     data: DataSection = DataSection()
+    features: FeaturesSection | None = None
     model: ModelSection = ModelSection()
     method: MethodSection | None = None
     stages: StagesSection | None = None
@@ -257,6 +301,27 @@ class Config(Section, frozen=True):
             plan = replace(plan, sampling=replace(sampling, unit="user"))
         return plan if model is None else plan.fit_to(model)
 
+    def beside(self, plan: "Plan") -> "list[Phase]":
+        """What is asked of the data beside training: statistics of features."""
+        return [] if self.features is None else self.pipeline().cost(plan.sampling.contract().adjacency)
+
+    def pipeline(self) -> "Pipeline":
+        """What makes features, with the noise that its statistics have at this budget."""
+        from discreet.accounting import gdp
+        from discreet.features.pipeline import Pipeline
+
+        if self.features is None:
+            raise ConfigError("there are no [features] in this run.")
+        made, share, budget = Pipeline.of(self.features), self.features.share, self.budget
+        if share is None:
+            return made
+        if budget.epsilon is None or not 0 < share < 1:
+            raise ConfigError(
+                f"[features] share is {share}: it must be between 0 and 1, a part of [budget] epsilon, which is "
+                f"{budget.epsilon}; or leave it out and say the noises."
+            )
+        return made.spending(math.sqrt(share) * gdp.mu(budget.epsilon, budget.delta))
+
     def beside_canaries(self, examples: int) -> "Config":
         """The same with batches that are larger by the canaries' share, so that each example takes part as often.
 
@@ -273,6 +338,7 @@ class Config(Section, frozen=True):
 
     def _preset(self, method: MethodSection, examples: int, model: "nn.Module | None") -> "Plan":
         from discreet import methods
+        from discreet.accounting.calibrate import calibrate
 
         preset = getattr(methods, method.name)
         budget = self.budget
@@ -296,8 +362,12 @@ class Config(Section, frozen=True):
             sizes = [p.numel() for p in model.parameters() if p.requires_grad]
             facts = {"parameters": sum(sizes), "tensors": len(sizes)}
             own |= {k: v for k, v in facts.items() if k in known and k not in method.settings}
+        total = budget.epsilon if self.features is not None else None
+        if total is not None:  # solved below, beside the statistics of features
+            own |= {"epsilon": None, "noise": 1.0}
         try:
-            return preset(**own, **method.settings)
+            plan = preset(**own, **method.settings)
+            return plan if total is None else calibrate(plan, total, beside=self.beside(plan))
         except TypeError as error:
             raise ConfigError(f"{method.name} cannot be made of {method.settings!r}: {error}") from error
 
@@ -327,7 +397,7 @@ class Config(Section, frozen=True):
         if stages.noise_schedule:
             plan = replace(plan, noise_schedule=tuple(stages.noise_schedule))
         if budget.epsilon is not None:
-            return calibrate(plan, budget.epsilon)
+            return calibrate(plan, budget.epsilon, beside=self.beside(plan))
         assert budget.noise is not None
         return replace(plan, mechanism=plan.mechanism.with_scale(budget.noise))
 

@@ -7,6 +7,7 @@
     checkpoint          model, optimizer and private state, replaced every so often
     model.safetensors   the trained model
     guarantee.json, guarantee.txt
+    features.safetensors  the private statistics that whiten features, where there are any; they go with the model
     audit.toml          what an audit within the run tests, declared before the first release
     coins               its coins and scores, the owner's secret, until the audit is done
     audit.json          what attacks measured
@@ -46,9 +47,14 @@ from discreet.audit.witness import Declared, Witness, declare
 from discreet.augmentation import Images
 from discreet.config import EXAMPLES, Config, FederatedSection
 from discreet.data import Data, load
+from discreet.data.dataset import validated
+from discreet.data.places import REMOTE
 from discreet.description import to_toml
 from discreet.distributed import Ranks, find, refuse
 from discreet.errors import ConfigError, PrivacyError, positive, whole
+from discreet.features.pipeline import Features, Pipeline
+from discreet.features.pipeline import load as load_statistics
+from discreet.features.pipeline import save as save_statistics
 from discreet.federated import Local, Users
 from discreet.ledger import Ledger, sync_folder
 from discreet.loading import as_tensors, length_of
@@ -68,6 +74,7 @@ class Watch:
     record: Callable[[Record], None] = lambda record: None
     stop: Callable[[], bool] = lambda: False
     download: Callable[[int, int], None] | None = None
+    count: Callable[[str, int, int], None] = lambda words, done, total: None
 
 
 @dataclass(frozen=True)
@@ -166,14 +173,18 @@ def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outc
         refuse("an audit within a run")
     watch.stage("reading the data")
     data = read_data(config, watch.download)
+    featured = None if config.features is None else _Featured(config.pipeline(), data, watch)
+    shape = data.shape if featured is None else featured.shape
     torch.manual_seed(config.run.seed)
-    model = build(config.model.name, data.shape, data.classes or 1, **config.model.settings).to(_device(config))
+    model = build(config.model.name, shape, data.classes or 1, **config.model.settings).to(_device(config))
     torch.seed()  # what is drawn from now on (dropout, changed copies) is secret: units must not shift each other's
     changes = _changes(config)
-    _try(model, data, changes)
+    _try(model, shape, data.classes, changes)
     users = None if config.federated is None else users_of(config.federated, data, config.run.seed)
     units = length_of(data.train) if users is None else len(users)
     plan = ranks.lead("solving for the noise", lambda: _plan(config, folder, units, model, watch))
+    if featured is not None:
+        data = featured.data(folder, plan)
     optimizer = make_optimizer(config.beside_canaries(length_of(data.train)), model)
     witness = _witness(config, folder, model, data, plan)
     board = _Board(folder / "tensorboard") if config.run.tensorboard and ranks.first else None
@@ -217,13 +228,48 @@ def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outc
     }
     if users is None or config.federated is None:
         copies = config.augmentation.copies
-        course |= {"chunk": config.run.chunk, "memory": config.run.memory}
+        course |= {"chunk": config.run.chunk, "memory": config.run.memory, "fixed": featured is not None}
         fitted = fit(model, data.train, plan, augment=changes, copies=copies, audit=witness, **course)
     else:
         fitted = federated.fit(model, users, plan, **federated_settings(config.federated, users, plan), **course)
     if board is not None:
         board.close()
     return ranks.lead("writing down the end", lambda: _conclude(fitted, folder, witness))
+
+
+class _Featured:
+    """Features in place of images: extracted at once, and whitened when the plan is known."""
+
+    def __init__(self, pipeline: Pipeline, data: Data, watch: Watch) -> None:
+        self._pipeline, self._data, self._watch = pipeline, data, watch
+        self.shape = (self._pipeline.width(data.shape),)
+        watch.stage("extracting features")
+        self._train = self._extract("the training part", data.train)
+        self._test = None if data.test is None else self._extract("the test part", data.test)
+
+    def _extract(self, which: str, part: Any) -> Features:
+        images, _ = as_tensors(part)
+        return self._pipeline.extract(images, lambda d, n: self._watch.count(f"features of {which}", d, n))
+
+    def data(self, folder: Path, plan: Plan) -> Data:
+        """The rows that are trained on; statistics that were released before are taken from the folder."""
+        path, pipeline = folder / STATISTICS, self._pipeline
+        if path.is_file():
+            fitted = load_statistics(pipeline, path)
+        else:
+            self._watch.stage("asking for the features' statistics")
+            (folder / _BEGUN).touch()
+            sampling = plan.sampling
+            settings: Any = {"size": sampling.largest_batch_size, "adjacency": sampling.contract().adjacency}
+            fitted = pipeline.fit(self._train, Ledger(folder / "ledger.jsonl"), **settings)
+            _replace(path, lambda scratch: save_statistics(fitted, scratch))
+        self._watch.stage("whitening features")
+        data = self._data
+        train = pipeline.rows(self._train, fitted), as_tensors(data.train)[1]
+        test = None
+        if self._test is not None and data.test is not None:
+            test = pipeline.rows(self._test, fitted), as_tensors(data.test)[1]
+        return Data(data.name, train, test, self.shape, data.classes, data.note)
 
 
 def _witness(config: Config, folder: Path, model: nn.Module, data: Data, plan: Plan) -> Witness | None:
@@ -266,6 +312,8 @@ def check(config: Config) -> None:
     run = config.run
     if config.federated is not None:
         _check_federated(config, config.federated)
+    if config.features is not None:
+        _check_features(config)
     positive("[evaluation] every", config.evaluation.every)
     whole("[evaluation] batch_size", config.evaluation.batch_size, least=1)
     positive("[run] checkpoint_every", run.checkpoint_every, zero=True)
@@ -297,6 +345,20 @@ def check(config: Config) -> None:
     make_schedule(config, make_optimizer(config, made_up), 1)
     if run.tensorboard and find_spec("tensorboard") is None:
         raise ConfigError("[run] tensorboard needs a package: pip install 'discreet[tensorboard]'.")
+
+
+def _check_features(config: Config) -> None:
+    """Refuse what does not go with features."""
+    config.pipeline()
+    refuse("[features]")
+    for wrong, words in (
+        (config.federated is not None, "[federated]: their statistics are of rows, and it protects users"),
+        (config.audit.canaries > 0, "[audit] canaries: these are rows of which the statistics know nothing"),
+        (config.augmentation != configuration.AugmentationSection(), "[augmentation]: it changes images"),
+        (config.run.ledger is not None, "[run] ledger: the run's own must count the statistics beside the training"),
+    ):
+        if wrong:
+            raise ConfigError(f"[features] do not go with {words}; leave one of them out.")
 
 
 def _check_audit(config: Config) -> None:
@@ -342,7 +404,7 @@ _OF_DATA = ("name", "folder", "download", "label", "schema", "user", "test_fract
 def read_data(config: Config, progress: Callable[[int, int], None] | None = None) -> Data:
     """The data that a config names."""
     section, federated = config.data, config.federated
-    return load(
+    data = load(
         section.name,
         folder=section.folder,
         download=section.download,
@@ -353,6 +415,7 @@ def read_data(config: Config, progress: Callable[[int, int], None] | None = None
         progress=progress,
         **section.settings,
     )
+    return validated(data, section.validation) if section.validation else data
 
 
 def users_of(section: FederatedSection, data: Data, seed: int) -> Users:
@@ -402,10 +465,12 @@ def _plan(config: Config, folder: Path, examples: int, model: nn.Module, watch: 
         raise ConfigError(f"[data] examples is {config.data.examples}, but there are {examples:,} to train on.")
     watch.stage("solving for the noise")
     made = config.plan(examples, model)
-    if made.sampling.contract().adjacency == "add-remove":
+    own_test = config.data.name in REMOTE and "limit" not in config.data.settings
+    if made.sampling.contract().adjacency == "add-remove" and not own_test:
         raise ConfigError(
             "the number of examples is public here, as it decides which are held out, so nothing is proven for one "
-            "added or removed; leave rate and adjacency out of [stages] sampling."
+            "added or removed; leave rate and adjacency out of [stages] sampling. (It is proven of "
+            f"{', '.join(REMOTE)} without a limit, whose test parts are fixed.)"
         )
     _replace(path, made.save)
     return made
@@ -481,10 +546,10 @@ def _changes(config: Config) -> Images | None:
     return made if section.flip or section.shift else None
 
 
-def _try(model: nn.Module, data: Data, changes: Images | None) -> None:
+def _try(model: nn.Module, shape: tuple[int, ...], classes: int | None, changes: Images | None) -> None:
     """Refuse a model that cannot take the data, before anything is counted: a copy of it gets two made-up rows."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    rows = torch.zeros(2, *data.shape, device=device)
+    rows = torch.zeros(2, *shape, device=device)
     if changes is not None:
         rows = changes(rows)
     try:
@@ -492,11 +557,11 @@ def _try(model: nn.Module, data: Data, changes: Images | None) -> None:
             outputs = copy.deepcopy(model)(rows)
     except Exception as error:
         words = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"the model cannot take examples of shape {data.shape}: {words}") from error
-    wanted = (2, data.classes or 1)
-    shape = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-    if shape != wanted and not (data.classes is None and shape == (2,)):
-        raise ConfigError(f"of two examples the model makes {shape}; outputs of shape {wanted} are needed.")
+        raise ConfigError(f"the model cannot take examples of shape {shape}: {words}") from error
+    wanted = (2, classes or 1)
+    made = tuple(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
+    if made != wanted and not (classes is None and made == (2,)):
+        raise ConfigError(f"of two examples the model makes {made}; outputs of shape {wanted} are needed.")
 
 
 class _Board:
@@ -538,6 +603,7 @@ def _settled(config: Config) -> Config:
 # --- files -----------------------------------------------------------------------------------------------------------
 
 
+STATISTICS = "features.safetensors"  # what whitens features, once it is released
 COINS = "coins"  # of the canaries, until their audit is done
 _BEGUN = ".begun"  # that a step was released, wherever it was counted
 _FILES = ("config.toml", "plan.toml", "ledger.jsonl", "metrics.jsonl", "checkpoint", "model.safetensors")

@@ -97,6 +97,7 @@ def fit(
     on_record: Callable[[Record], None] = lambda record: None,
     stop: Callable[[], bool] = lambda: False,
     audit: Auditor | None = None,
+    fixed: bool = False,
 ) -> Fitted:
     """Train a model by a plan, to the end of its steps; the model itself ends up trained.
 
@@ -114,7 +115,8 @@ def fit(
     - `evaluate_every`: epochs between evaluations, each a record: step, epoch, epsilon so far, seconds, accuracy;
       `evaluate_rows` are evaluated at a time;
     - `stop()` is asked after every release;
-    - `audit` puts canaries beside the data, for which the plan must have room (discreet.audit.witness).
+    - `audit` puts canaries beside the data, for which the plan must have room (discreet.audit.witness);
+    - `fixed` says that nobody writes to the data's tensors (see `private.batches`): a linear first layer is faster.
 
     Under torchrun every rank calls it with the same arguments, and they train together; the checkpoint is rank 0's to
     write, and where one rank is to stop, all do.
@@ -174,7 +176,7 @@ def fit(
             rows, at_most = audit.join(data, private.released), min(at_most, audit.at_most)
         stopped = False
         while private.remaining and not stopped:
-            for inputs, targets, *who in private.batches(rows, at_most=at_most):
+            for inputs, targets, *who in private.batches(rows, at_most=at_most, fixed=fixed):
                 try:
                     x, y = inputs.to(device), targets.to(device)
                     with ranks.reported():

@@ -67,12 +67,17 @@ class _Bar:
             record=lambda record: self._bar.update(self._task, note=in_words(record)),
             stop=lambda: bool(self._stopped()),
             download=self._download,
+            count=self._count,
         )
 
     def _download(self, done: int, total: int) -> None:
         if self._stopped():  # nothing has begun that would have to be saved
             raise SystemExit(128 + self._stopped())
         self._bar.update(self._task, completed=done, total=total or None)
+
+    def _count(self, words: str, done: int, total: int) -> None:
+        self._bar.update(self._task, description=words)
+        self._download(done, total)
 
 
 class _Lines:
@@ -88,7 +93,14 @@ class _Lines:
             step=self._step,
             record=lambda record: self._say(f"step {record['step']:,} of {self._steps:,}: {in_words(record)}"),
             stop=lambda: bool(self._stopped()),
+            count=self._count,
         )
+
+    def _count(self, words: str, done: int, total: int) -> None:
+        if self._stopped():  # nothing has begun that would have to be saved
+            raise SystemExit(128 + self._stopped())
+        if time.monotonic() - self._said > _LINES_EVERY:
+            self._say(f"{words}: {done:,} of {total:,}")
 
     def _begin(self, done: int, steps: int) -> None:
         self._steps = steps

@@ -42,6 +42,21 @@ def epsilon(mu: float, target: float) -> float:
     return high * (1 + 1e-9 + 1e-15 / mu)
 
 
+def mu(value: float, target: float) -> float:
+    """The hardest query, as N(0, 1) and N(mu, 1) are told apart, whose epsilon at delta = `target` is at most `value`.
+
+    >>> round(mu(3.0, 1e-5), 3)
+    0.719
+    """
+    low, high = 0.0, 1.0
+    while epsilon(high, target) <= value:
+        low, high = high, high * 2
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if epsilon(middle, target) <= value else (low, middle)
+    return low
+
+
 def mixture_epsilon(weights: Sequence[float], mus: Sequence[float], target: float) -> float:
     """The smallest epsilon at which the average of several Gaussian curves is `target` (T7 of docs/theory.md)."""
     known = [(w, m) for w, m in zip(weights, mus, strict=True) if w > 0 and m > 0]

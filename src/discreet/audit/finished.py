@@ -68,6 +68,11 @@ def audit(
             f"{place} is a federated run: it protects users, and neither rows nor gradient canaries are users. See "
             "docs/audit.md for games of one release."
         )
+    if config.features is not None:
+        raise ConfigError(
+            f"{place} was trained on features with private statistics, and an audit's rows and canaries have none; "
+            "audit the same plan without [features]."
+        )
     if config.audit.canaries:
         return again(place, config)
     figures: Figures = {"audited": "pipeline", "refuted": False} | _attacked(place, config, outcome.guarantee, level)

@@ -204,6 +204,8 @@ def _facts(config: Config, asked: Asked) -> tuple[tuple[int, ...], int]:
 
 def _whole_plan(config: Config, asked: Asked) -> Plan:
     """The plan for the private data, of which only the size is known."""
+    if config.features is not None:
+        raise ConfigError("[features] are of images, and a check's made-up examples are none; check without them.")
     shape, classes = _facts(config, asked)
     units = asked.examples or config.data.examples or EXAMPLES.get(config.data.name)
     if config.federated is not None:

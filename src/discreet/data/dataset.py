@@ -1,5 +1,6 @@
 """Examples to train on and to test on: what is guaranteed of them, and how they are parted."""
 
+import hashlib
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -110,6 +111,24 @@ class Split:
         kept, held = torch.isin(owners, train), torch.isin(owners, test)
         _, numbers = owners[kept].unique(return_inverse=True)
         return (x[kept], y[kept]), (x[held], y[held]) if len(test) else None, numbers
+
+
+def validated(data: Data, fraction: float) -> Data:
+    """A part of the training examples in place of the test part: settings are chosen without looking at that.
+
+    Whether an example is held out is decided by a hash of its own input, so that it depends on no other example.
+    """
+    if not positive("validation", fraction) < 1:
+        raise ConfigError(f"validation is {fraction!r}; it is a part of the training examples, from 0 to below 1.")
+    if not isinstance(data.train, tuple) or data.owners is not None:
+        raise ConfigError(f"{data.name}: a validation part is taken of examples in memory that are nobody's but one's.")
+    x, y = data.train
+    drawn = [int.from_bytes(hashlib.sha256(row.numpy().tobytes()).digest()[:8]) / 2**64 for row in x.contiguous()]
+    held = torch.tensor(drawn) < fraction
+    if held.all() or not held.any():
+        raise ConfigError(f"{data.name}: validation {fraction:g} leaves one of the two parts empty; take another.")
+    note = "tested on a part of the training examples, not on the test part"
+    return replace(data, train=(x[~held], y[~held]), test=(x[held], y[held]), note=notes(data.note, note))
 
 
 def limited(data: Data, limit: int) -> Data:

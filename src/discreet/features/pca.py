@@ -96,7 +96,7 @@ class PrivatePCA:
         width, chunks = _read(data)
         self._check_width(width)
         total = _sum_of_products(width, chunks)
-        noisy = _with_noise(total, self.noise, Root(seed).stream("principal directions", 0))
+        noisy = with_noise(total, self.noise, Root(seed).stream("principal directions", 0))
         return Projection(_leading(noisy, self.components), normalise=self.normalise)
 
     def _check_width(self, width: int) -> None:
@@ -134,14 +134,14 @@ class Projection(nn.Module):
                 f"a batch of shape {tuple(x.shape)} has no rows of the {width} values that are projected."
             )
         rows = x.flatten(1).to(self.directions.dtype)
-        return (_unit(rows) if self.normalise else rows) @ self.directions
+        return (unit(rows) if self.normalise else rows) @ self.directions
 
     def extra_repr(self) -> str:
         width, components = self.directions.shape
         return f"{width}, {components}, normalise={self.normalise}"
 
 
-def _unit(rows: Tensor) -> Tensor:
+def unit(rows: Tensor) -> Tensor:
     """Each row divided by its l2 norm; zeros for a row of zeros or with a value that is not finite."""
     largest = rows.abs().amax(1, keepdim=True)
     sound = largest.isfinite() & (largest > 0)
@@ -162,7 +162,7 @@ def _sum_of_products(width: int, chunks: Iterable[Tensor]) -> Tensor:
         seen += len(rows)
         if seen > _MOST_ROWS:
             raise ConfigError(f"the data has more than {_MOST_ROWS:,} rows, too many to sum exactly; give fewer.")
-        steps = (_unit(rows) / GRID).trunc_()
+        steps = (unit(rows) / GRID).trunc_()
         fits = steps.square().sum(1, keepdim=True) <= GRID**-2
         steps = torch.where(fits, steps, 0.0)
         for left in range(0, width, _STRIP):
@@ -172,7 +172,7 @@ def _sum_of_products(width: int, chunks: Iterable[Tensor]) -> Tensor:
     return upper + upper.triu(1).T
 
 
-def _with_noise(total: Tensor, noise: float, source: Source) -> Tensor:
+def with_noise(total: Tensor, noise: float, source: Source) -> Tensor:
     """The symmetric matrix with independent noise on its upper triangle and diagonal, mirrored below.
 
     With the entries off the diagonal multiplied by sqrt(2), the triangle's l2 norm is the matrix's Frobenius norm. So

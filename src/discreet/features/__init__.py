@@ -1,0 +1,30 @@
+"""Features to train a small model on: public ones, of one image each, and what is learned privately of all of them.
+
+leaves.py       images of nothing, from which public filters are learned
+patches.py      a dictionary of patches of those, and how an image is encoded with it
+scattering.py   wavelets, and wavelets of their moduli
+rehearsal.py    whitening by the moments of features of images of nothing
+extraction.py   the features of many images, two at a time, kept on disk
+statistics.py   a private mean and private second moments, to centre and whiten features with
+pca.py          private principal directions (Abadi et al. 2016)
+"""
+
+from discreet.features.extraction import extract
+from discreet.features.leaves import dead_leaves
+from discreet.features.patches import Patches
+from discreet.features.pca import PrivatePCA, Projection
+from discreet.features.rehearsal import Rehearsed
+from discreet.features.scattering import Scattering
+from discreet.features.statistics import Whitened, Whitening
+
+__all__ = [
+    "Patches",
+    "PrivatePCA",
+    "Projection",
+    "Rehearsed",
+    "Scattering",
+    "Whitened",
+    "Whitening",
+    "dead_leaves",
+    "extract",
+]

@@ -1,0 +1,151 @@
+"""The public features of many images: a few at a time by several threads, and kept on disk for the next run."""
+
+import hashlib
+import math
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from discreet.data.files import Progress
+from discreet.data.places import cache_folder
+from discreet.errors import ConfigError, whole
+
+_FORMAT = 1  # of what is kept: to be raised where an extractor computes something else
+_IMAGES = 4  # encoded at a time: what one step leaves is still in the cache at the next
+_TOLD = 100  # images between two words of progress
+_SPARE = 1.2  # how much more room than it takes a disk must have
+
+Halves = npt.NDArray[np.float16]
+
+
+class Extractor(Protocol):
+    """Public features: a function of one image, and of settings that its repr tells."""
+
+    def shape(self, image: tuple[int, ...]) -> tuple[int, int]: ...
+    def encoder(self, image: tuple[int, ...]) -> Callable[[Tensor], Tensor]: ...
+
+
+@dataclass(frozen=True)
+class Extracted:
+    """Features of one kind, [images, places, channels], of which rows are read as they are asked for."""
+
+    values: Halves
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.values.shape
+
+    @property
+    def ndim(self) -> int:
+        return self.values.ndim
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, rows: Any) -> Tensor:
+        return torch.from_numpy(np.array(self.values[rows]))
+
+
+def extract(
+    extractor: Extractor,
+    images: Tensor,
+    *,
+    workers: int | None = None,
+    keep: bool = True,
+    progress: Progress | None = None,
+) -> Extracted:
+    """The features of images [N, channels, height, width], as float16.
+
+    `workers` threads, as many as there are processors if not given, take a few images each. With `keep` features are
+    written to the cache (discreet/features in $XDG_CACHE_HOME or ~/.cache), readable for the owner alone, and read from
+    there when the same images are given with the same settings: they are as private as the images.
+    """
+    workers = os.cpu_count() or 1 if workers is None else whole("workers", workers, least=1)
+    if images.ndim != 4:
+        raise ConfigError(f"features are of images [N, channels, height, width], not of shape {tuple(images.shape)}.")
+    image = tuple(images.shape[1:])
+    shape = (len(images), *extractor.shape(image))
+    path = _place(extractor, images) if keep else None
+    known = None if path is None else _known(path, shape)
+    if known is not None:
+        return Extracted(known)
+    scratch = None if path is None else _scratch(path, shape)
+    values = np.empty(shape, np.float16) if scratch is None else scratch[1]
+    try:
+        _fill(values, extractor.encoder(image), images, workers, progress)
+        if scratch is not None and path is not None and isinstance(values, np.memmap):
+            values.flush()
+            scratch[0].replace(path)
+    finally:
+        if scratch is not None:
+            scratch[0].unlink(missing_ok=True)
+    return Extracted(values)
+
+
+def _fill(
+    values: Halves, encode: Callable[[Tensor], Tensor], images: Tensor, workers: int, progress: Progress | None
+) -> None:
+    def one(start: int) -> int:
+        with torch.no_grad():
+            for first in range(start, min(start + _TOLD, len(images)), _IMAGES):
+                found = encode(images[first : min(first + _IMAGES, start + _TOLD)])
+                values[first : first + len(found)] = found.numpy()
+        return min(_TOLD, len(images) - start)
+
+    done, threads = 0, torch.get_num_threads()
+    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
+        try:
+            for count in pool.map(one, range(0, len(images), _TOLD)):
+                done += count
+                if progress is not None:
+                    progress(done, len(images))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    torch.set_num_threads(threads)
+
+
+# --- the cache -------------------------------------------------------------------------------------------------------
+
+
+def _place(extractor: Extractor, images: Tensor) -> Path:
+    """Where these features of these images are kept: a name that their settings and content make."""
+    digest = hashlib.sha256(f"{_FORMAT} {extractor!r} {tuple(images.shape)}".encode())
+    for part in images.split(1024):
+        digest.update(part.contiguous().numpy().tobytes())
+    return cache_folder("features") / f"{digest.hexdigest()[:32]}.npy"
+
+
+def _known(path: Path, shape: Sequence[int]) -> Halves | None:
+    """What was kept, or None if nothing was, or it is damaged."""
+    try:
+        found = np.load(path, mmap_mode="r")
+    except (OSError, ValueError):
+        return None
+    return found if found.dtype == np.float16 and found.shape == tuple(shape) else None
+
+
+def _scratch(path: Path, shape: tuple[int, ...]) -> tuple[Path, Halves] | None:
+    """A file of this size to fill; None where there is no room for one."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if shutil.disk_usage(path.parent).free < 2 * _SPARE * math.prod(shape):
+            return None
+        os.close(os.open(scratch, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        return scratch, np.lib.format.open_memmap(scratch, "w+", np.float16, shape)
+    except OSError:
+        scratch.unlink(missing_ok=True)
+        return None
+
+
+__all__ = ["Extracted", "Extractor", "extract"]

@@ -1,0 +1,153 @@
+"""Public features: functions of one image each, without private data; and their cache."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from discreet import ConfigError
+from discreet.features import Patches, Rehearsed, Scattering, dead_leaves, extract
+from discreet.features.patches import dictionary
+
+SMALL = Patches(atoms=12, size=3, grid=2, images=20)
+EXTRACTORS = [
+    SMALL,
+    Patches(atoms=12, size=3, grid=2, images=20, mirror=True, padding=1),
+    Scattering(1, 4),
+    Scattering(),
+    Rehearsed(SMALL, 0.3, channels=9, images=12),
+]
+
+
+@pytest.fixture
+def images():
+    return torch.rand(11, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+
+
+def test_images_of_nothing_are_the_same_for_the_same_seed():
+    made = dead_leaves(3, side=16)
+    assert made.shape == (3, 3, 16, 16)
+    assert 0 <= made.min() < 60
+    assert 200 < made.max() <= 255
+    assert torch.equal(made, dead_leaves(3, side=16))
+    assert not torch.equal(made, dead_leaves(3, side=16, seed=1))
+
+
+def test_a_dictionary_has_filters_that_a_constant_patch_does_not_excite():
+    atoms = dictionary(SMALL, 1)
+    assert atoms.shape == (12, 9)
+    assert torch.equal(atoms, dictionary.__wrapped__(SMALL, 1))
+    encode = SMALL.encoder((1, 12, 12))
+    assert encode(torch.full((1, 1, 12, 12), 0.7)).abs().max() == 0
+
+
+def test_patches_are_encoded_as_they_are_described():
+    """One place at a time, in plain arithmetic."""
+    image = torch.rand(1, 1, 5, 4, generator=torch.Generator().manual_seed(1))
+    patches = Patches(atoms=7, size=3, grid=1, images=20, threshold=0.4)
+    atoms, total, weights = dictionary(patches, 1), torch.zeros(14), 0.0
+    for row in range(3):
+        for column in range(2):
+            seen = image[0, 0, row : row + 3, column : column + 3].flatten() * 255
+            seen = (seen - seen.mean()) / torch.sqrt(seen.var() + 10)
+            products = atoms @ seen
+            weight = (1 - abs(row - 1) / 4.5) * (1 - abs(column - 0.5) / 3)
+            total += weight * torch.cat([(products - 0.4).relu(), (-products - 0.4).relu()])
+            weights += weight
+    assert torch.allclose(patches.encoder((1, 5, 4))(image)[0, 0], total / weights, atol=1e-5)
+
+
+def test_features_of_images_of_nothing_are_white_where_these_were_rehearsed():
+    rehearsed = Rehearsed(SMALL, 0.5, images=300)
+    made = dead_leaves(300, side=12, seed=1).mean(1, keepdim=True) / 255
+    rows = rehearsed.encoder((1, 12, 12))(made)
+    assert rows.shape == (300, 4, 24)
+    assert torch.allclose(rows.flatten(1).norm(dim=1), torch.full((300,), math.sqrt(4 * 24)), rtol=1e-3)
+    found = torch.linalg.eigvalsh(torch.einsum("npc,npd->cd", rows, rows) / 1200)
+    plain = torch.linalg.eigvalsh(torch.einsum("npc,npd->cd", *[SMALL.encoder((1, 12, 12))(made)] * 2) / 1200)
+    assert found.max() / found.mean() < 2
+    assert plain.max() / plain.mean() > 10
+
+
+def test_mirrored_images_have_the_same_features(images):
+    encode = EXTRACTORS[1].encoder((1, 12, 12))
+    assert torch.allclose(encode(images), encode(images.flip(3)), atol=1e-5)
+
+
+def test_half_precision_is_nearly_the_same(images):
+    exact = SMALL.encoder((1, 12, 12))(images)
+    rough = Patches(atoms=12, size=3, grid=2, images=20, precision="bfloat16").encoder((1, 12, 12))(images)
+    assert (exact - rough).norm() < 0.02 * exact.norm()
+
+
+def test_a_constant_image_scatters_nowhere():
+    found = Scattering().encoder((1, 28, 28))(torch.full((1, 1, 28, 28), 0.3))
+    assert found.shape == (1, 49, 81)
+    assert torch.allclose(found[0, :, 0], torch.full((49,), 0.3), atol=1e-6)
+    assert found[0, :, 1:].abs().max() < 1e-6
+
+
+def test_a_wave_is_seen_by_the_wavelets_that_go_its_way():
+    across = torch.cos(torch.arange(32) * math.pi * 3 / 4).expand(1, 1, 32, 32)
+    found = Scattering().encoder((1, 32, 32))(across)[0, :, 1:17].mean(0).view(2, 8)
+    turned = Scattering().encoder((1, 32, 32))(across.transpose(2, 3))[0, :, 1:17].mean(0).view(2, 8)
+    assert found[0].argmax() != turned[0].argmax()
+    assert (int(found[0].argmax()) - int(turned[0].argmax())) % 8 == 4  # a quarter turn of eight directions in a half
+    assert found[0].max() > 5 * found[1].max()  # at the finer scale
+
+
+def test_scattering_is_that_of_kymatio(images):
+    kymatio = pytest.importorskip("kymatio.torch", reason="kymatio is not installed", exc_type=ImportError)
+    image = torch.rand(2, 1, 28, 28)
+    theirs = kymatio.Scattering2D(J=2, shape=(28, 28))(image).reshape(2, 81, 49).transpose(1, 2)
+    ours = Scattering().encoder((1, 28, 28))(image)
+    assert torch.allclose(ours.sort(2).values, theirs.sort(2).values, atol=1e-4)
+
+
+@pytest.mark.parametrize("extractor", EXTRACTORS, ids=str)
+def test_features_depend_on_their_own_image_alone(extractor, images):
+    """Whatever stands beside it, and by however many threads."""
+    found = extract(extractor, images, keep=False, workers=2)
+    assert found.shape == (11, *extractor.shape((1, 12, 12)))
+    others = images.clone()
+    others[1:] = torch.rand(10, 1, 12, 12)
+    again = extract(extractor, others[:5], keep=False, workers=1)
+    assert torch.allclose(found[:1].float(), again[:1].float(), rtol=2e-3, atol=1e-3)
+    assert not torch.allclose(found[1:5].float(), again[1:5].float(), rtol=2e-3, atol=1e-3)
+
+
+def test_features_are_kept_for_the_same_images_and_settings(images, tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    seen: list[tuple[int, int]] = []
+    first = extract(SMALL, images, progress=lambda done, total: seen.append((done, total))).values.copy()
+    assert seen == [(11, 11)]
+    (kept,) = (tmp_path / "discreet" / "features").iterdir()
+    assert kept.stat().st_mode & 0o077 == 0  # nobody else may read it
+    again = extract(SMALL, images, progress=lambda done, total: pytest.fail("they were computed again"))
+    assert np.array_equal(first, again.values)
+    extract(SMALL, images + 0.5, progress=lambda done, total: seen.append((done, total)))
+    extract(Scattering(1), images, progress=lambda done, total: seen.append((done, total)))
+    assert len(seen) == 3
+    kept.unlink()
+    kept.write_bytes(b"damaged")
+    assert np.array_equal(extract(SMALL, images).values, first)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: Patches(atoms=0), "atoms"),
+        (lambda: Patches(threshold=-1.0), "threshold"),
+        (lambda: Patches(precision="float8"), "'float32' or 'bfloat16'"),
+        (lambda: Patches(size=6, grid=3).shape((1, 7, 7)), "2 places"),
+        (lambda: Patches().shape((64,)), "grey or colour"),
+        (lambda: Scattering().shape((1, 4, 4)), "more than 4 x 4"),
+        (lambda: Rehearsed(SMALL, 1.5), "from 0 to 1"),
+        (lambda: Rehearsed(SMALL, channels=25).shape((1, 12, 12)), "there are 24"),
+        (lambda: extract(SMALL, torch.zeros(3, 64)), "images"),
+    ],
+)
+def test_what_cannot_be_is_refused(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
