@@ -154,7 +154,7 @@ def test_a_validation_part_is_chosen_by_each_example_itself():
         validated(data, 1.0)
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=lambda path: path.stem)
+@pytest.mark.parametrize("recipe", [r for r in RECIPES if "[features" in r.read_text()], ids=lambda path: path.stem)
 def test_a_recipe_is_a_run_that_can_be_planned(recipe):
     made = config.load(recipe)
     runs.check(made)
