@@ -98,11 +98,16 @@ def test_a_wave_is_seen_by_the_wavelets_that_go_its_way():
 
 
 def test_scattering_is_that_of_kymatio(images):
-    kymatio = pytest.importorskip("kymatio.torch", reason="kymatio is not installed", exc_type=ImportError)
+    module = "kymatio.scattering2d.frontend.torch_frontend"  # kymatio.torch imports what scipy no longer has
+    kymatio = pytest.importorskip(module, reason="kymatio is not installed", exc_type=ImportError)
     image = torch.rand(2, 1, 28, 28)
-    theirs = kymatio.Scattering2D(J=2, shape=(28, 28))(image).reshape(2, 81, 49).transpose(1, 2)
-    ours = Scattering().encoder((1, 28, 28))(image)
-    assert torch.allclose(ours.sort(2).values, theirs.sort(2).values, atol=1e-4)
+    theirs = kymatio.ScatteringTorch2D(J=2, shape=(28, 28))(image).reshape(2, 81, 49).transpose(1, 2)
+    order = [0, *range(1, 9), *range(73, 81), *range(9, 73)]  # kymatio has the second order last
+    ours = Scattering().encoder((1, 28, 28))(image)[:, :, order]
+    whole, coarser = slice(0, 9), slice(9, 81)
+    assert torch.allclose(ours[:, :, whole], theirs[:, :, whole], atol=1e-4)
+    # there kymatio cuts high frequencies of a filter off, which are folded here
+    assert (ours - theirs)[:, :, coarser].norm() < 0.01 * theirs[:, :, coarser].norm()
 
 
 @pytest.mark.parametrize("extractor", EXTRACTORS, ids=str)

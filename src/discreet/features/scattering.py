@@ -19,7 +19,8 @@ class Scattering:
     """The scattering transform of order two with Morlet wavelets of `scales` octaves and `angles` directions.
 
     An image's channels each make 1 + J L + L^2 J (J - 1) / 2 of them, J = scales and L = angles, averaged over windows
-    of 2^J pixels. The filters are those of kymatio. Nothing is learned: an image's features are a function of it alone.
+    of 2^J pixels. The filters are those of kymatio, which cuts off what is folded here where they become
+    coarser: features differ by a few thousandths. Nothing is learned: an image's features are a function of it alone.
     """
 
     scales: int = 2
