@@ -36,7 +36,7 @@ class Whitening:
     (1 / mean_noise^2 + 1 / channel_noise^2 + 1 / place_noise^2)^(-1/2). A row with a nan or an inf contributes nothing.
 
     >>> round(Whitening().multiplier, 3)
-    3.487
+    3.482
     """
 
     mean_noise: float = 20.0
