@@ -11,7 +11,7 @@ demo: $(VENV)/.demo
 	$(BIN)/discreet demo
 
 test: lint types $(VENV)/.test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
