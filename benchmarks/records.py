@@ -161,20 +161,17 @@ def accuracy(rows):
 
 
 def cost(rows):
-    lines = [
-        "| data | from raw data | features cached | of that, training | peak memory | load |",
-        "| --- |" + " --- |" * 5,
-    ]
-    for name in NAMES:
-        these = [r for r in rows if r["data"] == name]
-        if not these:
-            continue
+    """The quickest run of each: wall time, and what all its threads took of the processors."""
+    titles = "from raw data: wall, processors | features cached: wall, processors, training"
+    lines = [f"| data | epsilon | {titles} | peak memory |"]
+    lines.append("| --- |" + " --- |" * 4)
+    for name, epsilon, these in groups(rows):
         cold, warm = ([r for r in these if r["cold"] is c] for c in (True, False))
-        first = f"{min(r['seconds'] for r in cold):.0f} s" if cold else "not measured"
-        rest = min(warm or these, key=lambda r: r["seconds"])
-        peak, loads = max(r["peak"] for r in these), [r["load"] for r in cold or these]
-        figures = f"{first} | {rest['seconds']:.0f} s | {rest['training']:.0f} s | {peak:.1f} GiB | {min(loads):.1f}"
-        lines.append(f"| {NAMES[name]} | {figures} |")
+        first, rest = (min(part, key=lambda r: r["seconds"], default=None) for part in (cold, warm))
+        raw = "" if first is None else f"{first['seconds']:.0f} s, {first['cpu']:.0f} s"
+        kept = "" if rest is None else f"{rest['seconds']:.0f} s, {rest['cpu']:.0f} s, {rest['training']:.0f} s"
+        peak = max(r["peak"] for r in these)
+        lines.append(f"| {NAMES[name]} | {epsilon:g} | {raw} | {kept} | {peak:.1f} GiB |")
     return "\n".join(lines)
 
 
@@ -182,10 +179,10 @@ def chart(name, rows):
     """Ours as a line through the means, published results as points."""
     ours = tuple((e, statistics.mean(r["accuracy"] for r in these) / 100) for n, e, these in groups(rows) if n == name)
     who = sorted({w for _, _, w in PUBLISHED[name]})
-    others = tuple(
-        Series(w, tuple((e, a / 100) for e, a, of in PUBLISHED[name] if of == w), "points", number)
-        for number, w in enumerate(who, 1)
-    )
+    others = []
+    for number, w in enumerate(who, 1):
+        points = tuple((e, a / 100) for e, a, of in PUBLISHED[name] if of == w)
+        others.append(Series(w, points, "points", number, labels=(w,) * len(points)))
     return Chart(
         f"records-{name}",
         f"{NAMES[name]}: accuracy at a proven epsilon",
@@ -198,8 +195,8 @@ def chart(name, rows):
 def update(tables, rows):
     text = PAGE.read_text()
     for name, table in tables.items():
-        mark = rf"(<!-- records: {name}[^\n]*-->\n).*?(\n<!-- /records -->)"
-        text, count = re.subn(mark, lambda m, t=table: f"{m[1]}{t}{m[2]}", text, flags=re.DOTALL)
+        mark = rf"(<!-- records: {name}[^\n]*-->\n).*?(<!-- /records -->)"
+        text, count = re.subn(mark, lambda m, t=table: f"{m[1]}{t}\n{m[2]}", text, flags=re.DOTALL)
         assert count == 1, name
     PAGE.write_text(text)
     for name in NAMES:

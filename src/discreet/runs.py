@@ -184,7 +184,7 @@ def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outc
     units = length_of(data.train) if users is None else len(users)
     plan = ranks.lead("solving for the noise", lambda: _plan(config, folder, units, model, watch))
     if featured is not None:
-        data = featured.data(folder, plan)
+        data, featured = featured.data(folder, plan), None  # images are not needed any more
     optimizer = make_optimizer(config.beside_canaries(length_of(data.train)), model)
     witness = _witness(config, folder, model, data, plan)
     board = _Board(folder / "tensorboard") if config.run.tensorboard and ranks.first else None
@@ -228,7 +228,7 @@ def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outc
     }
     if users is None or config.federated is None:
         copies = config.augmentation.copies
-        course |= {"chunk": config.run.chunk, "memory": config.run.memory, "fixed": featured is not None}
+        course |= {"chunk": config.run.chunk, "memory": config.run.memory, "fixed": config.features is not None}
         fitted = fit(model, data.train, plan, augment=changes, copies=copies, audit=witness, **course)
     else:
         fitted = federated.fit(model, users, plan, **federated_settings(config.federated, users, plan), **course)

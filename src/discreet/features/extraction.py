@@ -102,16 +102,15 @@ def _fill(
         return min(_TOLD, len(images) - start)
 
     done, threads = 0, torch.get_num_threads()
-    with ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,)) as pool:
-        try:
-            for count in pool.map(one, range(0, len(images), _TOLD)):
-                done += count
-                if progress is not None:
-                    progress(done, len(images))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
-    torch.set_num_threads(threads)
+    pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        for count in pool.map(one, range(0, len(images), _TOLD)):
+            done += count
+            if progress is not None:
+                progress(done, len(images))
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(threads)
 
 
 # --- the cache -------------------------------------------------------------------------------------------------------

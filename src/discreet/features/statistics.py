@@ -15,7 +15,7 @@ from discreet.features.pca import unit, with_noise
 from discreet.ledger import Ledger
 from discreet.noise.source import Root, Source
 
-_ROWS = 256  # read at a time: so many sums of products of whole numbers up to 1 / GRID are exact in float64
+_ROWS = 128  # read at a time: so many sums of products of whole numbers up to 1 / GRID are exact in float64
 _STRIP = 256  # channels multiplied at a time with those that follow
 _MOST_ROWS = 1 << 22  # that whole numbers can sum
 _LEAST = 1e-3  # of the mean eigenvalue: directions with less are not amplified any further
