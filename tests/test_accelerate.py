@@ -12,8 +12,10 @@ from torch.nn import functional as F
 
 from discreet import PrivacyError, attach, methods
 
-if find_spec("accelerate") is None and not os.environ.get("CI"):
-    pytest.skip("accelerate is not installed: pip install 'discreet[transformers]'", allow_module_level=True)
+pytestmark = pytest.mark.skipif(
+    find_spec("accelerate") is None and not os.environ.get("CI"),
+    reason="accelerate is not installed: pip install 'discreet[transformers]'",
+)
 
 
 @pytest.fixture(autouse=True)

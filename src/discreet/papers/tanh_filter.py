@@ -117,22 +117,23 @@ def largest_norm(model: nn.Module, rows: Pair, c: float, k: float) -> float:
 
 def improves(results: Results) -> str:
     """Whether the paper's filter is above DP-SGD at the same learning rate."""
-    ours, base = results.where(**_PAPER), results.where(method="dp-sgd")
-    gain = ours.mean() - base.mean()
-    if math.isnan(gain):
-        return "not run"
-    words = f"{points(gain)} {'above' if gain > 0 else 'below'} DP-SGD at the same learning rate and noise"
-    return f"{'holds' if better(ours, base) else 'does not hold'}: {words}, and nothing near DP-SGD's epsilon is proven"
+    return _against_dp_sgd(
+        results, _PAPER, ("holds", "does not hold"), "noise", ", and nothing near DP-SGD's epsilon is proven"
+    )
 
 
 def sound_improves(results: Results) -> str:
     """Whether the radial tanh is above DP-SGD at the same learning rate and epsilon."""
-    ours, base = results.where(**_SOUND), results.where(method="dp-sgd")
+    return _against_dp_sgd(results, _SOUND, ("better", "not better"), "epsilon")
+
+
+def _against_dp_sgd(results: Results, form: Case, verdicts: tuple[str, str], equal: str, more: str = "") -> str:
+    ours, base = results.where(**form), results.where(method="dp-sgd")
     gain = ours.mean() - base.mean()
     if math.isnan(gain):
         return "not run"
-    words = f"{points(gain)} {'above' if gain > 0 else 'below'} DP-SGD at the same epsilon and learning rate"
-    return f"{'better' if better(ours, base) else 'not better'}: {words}"
+    words = f"{points(gain)} {'above' if gain > 0 else 'below'} DP-SGD at the same learning rate and {equal}"
+    return f"{verdicts[0] if better(ours, base) else verdicts[1]}: {words}{more}"
 
 
 def no_effect_of_range(results: Results) -> str:
