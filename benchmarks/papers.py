@@ -4,7 +4,8 @@
     python benchmarks/papers.py [--results results] [--size usual] [--update]
 
 Prints a table a paper: every result that it states, ours in its form and in a sound one, and both epsilons. With
---update the tables are written into docs/papers.md between their marks, and the charts into docs/figures.
+--update the tables are written into docs/papers.md between their marks, and the charts into docs/figures; a paper of
+which nothing has been measured there stays as it is.
 """
 
 import argparse
@@ -68,6 +69,9 @@ def main():
     machine = sentence(about("papers", sys.argv[1:]))
     print(machine)
     for number in papers.FILES:
+        if not any(results for _, results, _ in measured(number, arguments.results, arguments.size)):
+            print(f"\n## {number}\n\nnothing is in {arguments.results / number}")
+            continue
         found = section(number, arguments.results, arguments.size, figures)
         print(f"\n## {number}\n\n{found}", flush=True)
         if arguments.update:
