@@ -1,4 +1,4 @@
-"""The public features of many images: a few at a time by several threads, and kept on disk for the next run."""
+"""The public features of many images: one at a time by several threads, and kept on disk for the next run."""
 
 import hashlib
 import math
@@ -19,8 +19,7 @@ from discreet.data.files import Progress
 from discreet.data.places import cache_folder
 from discreet.errors import ConfigError, whole
 
-_FORMAT = 1  # of what is kept: to be raised where an extractor computes something else
-_IMAGES = 4  # encoded at a time: what one step leaves is still in the cache at the next
+_FORMAT = 2  # of what is kept: to be raised where an extractor computes something else
 _TOLD = 100  # images between two words of progress
 _SPARE = 1.2  # how much more room than it takes a disk must have
 
@@ -65,7 +64,10 @@ def extract(
 ) -> Extracted:
     """The features of images [N, channels, height, width], as float16.
 
-    `workers` threads, as many as there are processors if not given, take a few images each. With `keep` features are
+    Guarantee: an image's features are bit for bit the same whichever other images there are, as each is encoded alone
+    and from memory of its own: an example that is left out moves nobody else's features by a rounding error.
+
+    `workers` threads, as many as there are processors if not given, take some images each. With `keep` features are
     written to the cache (discreet/features in $XDG_CACHE_HOME or ~/.cache), readable for the owner alone, and read from
     there when the same images are given with the same settings: they are as private as the images.
     """
@@ -96,10 +98,10 @@ def _fill(
 ) -> None:
     def one(start: int) -> int:
         with torch.no_grad():
-            for first in range(start, min(start + _TOLD, len(images)), _IMAGES):
-                found = encode(images[first : min(first + _IMAGES, start + _TOLD)])
-                values[first : first + len(found)] = found.numpy()
-        return min(_TOLD, len(images) - start)
+            rows = range(start, min(start + _TOLD, len(images)))
+            for row in rows:
+                values[row] = encode(images[row : row + 1].clone())[0].numpy()
+        return len(rows)
 
     done, threads = 0, torch.get_num_threads()
     pool = ThreadPoolExecutor(workers, initializer=torch.set_num_threads, initargs=(1,))
