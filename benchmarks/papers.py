@@ -3,9 +3,9 @@
     discreet reproduce 000 && ... && discreet reproduce 004
     python benchmarks/papers.py [--results results] [--size usual] [--update]
 
-Prints a table a paper: every result that it states, ours in its form and in a sound one, and both epsilons. With
---update the tables are written into docs/papers.md between their marks, and the charts into docs/figures; a paper of
-which nothing has been measured there stays as it is.
+Prints one table, every result that the papers state, ours in their form and in a sound one, and both epsilons; then a
+section a paper. With --update they are written into docs/papers.md between their marks, and the charts into
+docs/figures; what stands there of a paper of which nothing has been measured in that folder stays as it is.
 """
 
 import argparse
@@ -18,16 +18,17 @@ from race.pages import fill
 
 from discreet import papers
 from discreet.papers import running, showing
+from discreet.papers.experiment import Results
 from discreet.report.charts import svg
 
 DOCS = Path(__file__).parent.parent / "docs"
 
 
 def measured(number, results, size):
-    """Each experiment of a paper with its results, and when they were written."""
+    """Each experiment of a paper with the results of the cases that it has now, and the file that they are in."""
     for experiment in papers.paper(number).experiments:
-        file = results / number / experiment.name / f"{size}.jsonl"
-        yield experiment, running.read(file), file
+        file, cases = results / number / experiment.name / f"{size}.jsonl", [dict(c) for c in experiment.cases(size)]
+        yield experiment, Results(r for r in running.read(file) if r.case in cases), file
 
 
 def section(number, results, size, figures):
@@ -35,10 +36,6 @@ def section(number, results, size, figures):
     lines, flag = [], {"usual": ""}.get(size, f" --{size}")
     for experiment, found, file in measured(number, results, size):
         lines += [f"### {experiment.name}: {experiment.title}", "", experiment.about, ""]
-        rows = showing.stated_rows(experiment, found)
-        if rows:
-            lines += [f"| {' | '.join(showing.HEAD)} |", f"|{' --- |' * len(showing.HEAD)}"]
-            lines += [f"| {' | '.join(cell.replace('|', '/') for cell in row)} |" for row in rows] + [""]
         if not found:
             lines += [f"Not run yet: `discreet reproduce {number} {experiment.name}{flag}`.", ""]
             continue
@@ -59,6 +56,20 @@ def section(number, results, size, figures):
     return "\n".join(lines).rstrip()
 
 
+def stated(number, results, size):
+    """The rows of a paper in the table of all: its number and the experiment, then as showing.HEAD."""
+    for experiment, found, _ in measured(number, results, size):
+        for row in showing.stated_rows(experiment, found):
+            cells = (f"{number} {experiment.name}", *row)
+            yield f"| {' | '.join(cell.replace('|', '/') for cell in cells)} |"
+
+
+def table(rows):
+    """All papers' rows under one head."""
+    head = ("paper", *showing.HEAD)
+    return "\n".join([f"| {' | '.join(head)} |", f"|{' --- |' * len(head)}", *rows])
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--results", type=Path, default=Path("results"))
@@ -68,16 +79,19 @@ def main():
     figures = DOCS / "figures" if arguments.update else None
     machine = sentence(about("papers", sys.argv[1:]))
     print(machine)
+    page, rows, sections = (DOCS / "papers.md").read_text().splitlines(), [], {}
     for number in papers.FILES:
-        if not any(results for _, results, _ in measured(number, arguments.results, arguments.size)):
-            print(f"\n## {number}\n\nnothing is in {arguments.results / number}")
-            continue
-        found = section(number, arguments.results, arguments.size, figures)
-        print(f"\n## {number}\n\n{found}", flush=True)
-        if arguments.update:
-            fill("docs/papers.md", number, found, kind="paper")
+        if any(found for _, found, _ in measured(number, arguments.results, arguments.size)):
+            rows += stated(number, arguments.results, arguments.size)
+            sections[number] = section(number, arguments.results, arguments.size, figures)
+        else:
+            rows += [line for line in page if line.startswith(f"| {number} ")]
+    print(f"\n{table(rows)}")
+    for number, found in sections.items():
+        print(f"\n## {number}\n\n{found}")
     if arguments.update:
-        fill("docs/papers.md", "machine", machine, kind="paper")
+        for name, found in {"machine": machine, "all": table(rows), **sections}.items():
+            fill("docs/papers.md", name, found, kind="paper")
 
 
 if __name__ == "__main__":
