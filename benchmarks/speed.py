@@ -3,7 +3,7 @@
     python benchmarks/speed.py [--threads 1 2] [--rounds 9] [--seconds 0.5] [--only NAME ...] [--competitors NAME ...]
                                [--memory-cap GIB] [--patience SECONDS] [--allocator tuned|default] [--fastdp PATH]
                                [--json FILE]
-    python benchmarks/speed.py --from FILE [--markdown] [--update]
+    python benchmarks/speed.py --from FILE ... [--markdown] [--update]
 
 Every competitor takes whole training steps (forward, backward, private gradient, noise, optimizer) on the same random
 batch, in a process of its own; rounds are interleaved, one process at a time. docs/speed.md says what is measured.
@@ -40,7 +40,12 @@ def measure(titles: Iterable[str], names: Iterable[str], rules: Rules, fastdp: s
             yield {"model": title, "threads": rules.threads, "competitor": name, "note": note, **result}
 
 
-def as_markdown(found: dict[str, Any]) -> str:
+def as_markdown(*several: dict[str, Any]) -> str:
+    """The tables of one run after the other."""
+    return "\n\n".join(_tables(found) for found in several)
+
+
+def _tables(found: dict[str, Any]) -> str:
     parts = [machine.sentence(found["about"])]
     for threads in dict.fromkeys(row["threads"] for row in found["results"]):
         for clock, words in (("wall", "time"), ("cpu", "CPU time")):
@@ -70,7 +75,7 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--allocator", choices=list(machine.ALLOCATORS), default="tuned")
     parser.add_argument("--fastdp", metavar="PATH", help="a checkout of awslabs/fast-differential-privacy")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--from", dest="source", type=Path, help="print what was measured before")
+    parser.add_argument("--from", dest="source", type=Path, nargs="+", help="print what was measured before")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--update", action="store_true", help="write the tables into README.md and docs/speed.md")
     return parser.parse_args(arguments)
@@ -79,16 +84,16 @@ def options(arguments: list[str] | None) -> argparse.Namespace:
 def main(arguments: list[str] | None = None) -> None:
     chosen = options(arguments)
     if chosen.source is None:
-        found = run(chosen, sys.argv[1:] if arguments is None else arguments)
+        several = [run(chosen, sys.argv[1:] if arguments is None else arguments)]
     else:
-        found = json.loads(chosen.source.read_text())
+        several = [json.loads(source.read_text()) for source in chosen.source]
         if not chosen.markdown:
-            print(tables.plain(tables.HEAD, tables.lines(found["results"])))
+            print(tables.plain(tables.HEAD, tables.lines([row for found in several for row in found["results"]])))
     if chosen.markdown:
-        print(as_markdown(found))
+        print(as_markdown(*several))
     if chosen.update:
-        pages.fill("docs/speed.md", "steps", as_markdown(found))
-        pages.fill("README.md", "overview", overview(found))
+        pages.fill("docs/speed.md", "steps", as_markdown(*several))
+        pages.fill("README.md", "overview", overview(several[0]))
 
 
 def run(chosen: argparse.Namespace, words: list[str]) -> dict[str, Any]:

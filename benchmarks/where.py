@@ -1,6 +1,6 @@
 """Where the time of a private step goes, beside a non-private one, on one thread.
 
-    python benchmarks/where.py [--only MODEL] [--steps N] [--keep] [--markdown]
+    python benchmarks/where.py [--only MODEL] [--steps N] [--keep] [--markdown] [--update]
 
 The parts of a step are timed from inside, each without what it calls of the others: the forward pass and the loss; the
 backward pass of ordinary ops (for SGD: with the weights' gradients); gradients made and measured, as the pass goes; the
@@ -10,11 +10,13 @@ time, medians. The machine, versions and command are printed with it.
 The third line is a step in which the isolation of examples is probed, as it is in one of 128. The fourth is a floor for
 any private step that works like this one: SGD's own time, the noise, and, for layers that meet an example more than
 once, three passes over examples x parameters values (written, measured, added), each timed alone on this machine. What
-it lacks is whatever a product for each example costs more than one for all of them, and calls.
+it lacks is whatever a product for each example costs more than one for all of them, and calls. The allocator's settings
+are those of the other benchmarks. --update writes the table into docs/speed.md.
 """
 
 import argparse
 import math
+import os
 import statistics
 import sys
 import time
@@ -25,8 +27,9 @@ from typing import Any
 
 import torch
 from models import SETTINGS, Setting
+from race import pages, tables
 from race.competitors import plan, prepare
-from race.machine import about, sentence
+from race.machine import ALLOCATORS, about, environment, sentence
 from torch.nn import functional as F
 
 import discreet
@@ -157,52 +160,44 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--keep", action="store_true", help="keep gradients wherever that saves time (memory=math.inf)")
     parser.add_argument("--markdown", action="store_true")
+    parser.add_argument("--update", action="store_true", help="write the table into docs/speed.md")
     options = parser.parse_args()
+    if any(os.environ.get(name) != value for name, value in ALLOCATORS["tuned"].items()):  # read when a process starts
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment(1, "tuned"))
     torch.set_num_threads(1)
-    print(sentence(about("where", sys.argv[1:])), end="\n\n")
-    head = [*PARTS, "ms", "x SGD"]
-    if options.markdown:
-        print("| model, batch | step | " + " | ".join(head) + " |\n" + "| --- " * (len(head) + 2) + "|")
-    else:
-        print(f"{'model, batch':34}{'step':10}" + "".join(f"{part:>11}" for part in head))
+    machine = sentence(about("where", sys.argv[1:]))
+    print(machine, end="\n\n")
     clock = Clock()
     for owner, name, part in INSIDE:
         setattr(owner, name, clock.timed(part, getattr(owner, name)))
+    head, rows = ["model, batch", "step", *PARTS, "ms", "x SGD"], []
     for setting in SETTINGS:
-        if options.only not in setting.title:
-            continue
-        private_step, handle = guarded(setting, clock, math.inf if options.keep else engine.MEMORY)
-        totals = {}
-        for kind, step in (("SGD", ordinary(setting, clock)), ("discreet", private_step)):
-            steps = options.steps if setting.title != SETTINGS[0].title else 50 * options.steps
-            found = measure(step, clock, steps)
-            totals[kind] = sum(found.values())
-            line = [f"{found[part]:.2f}" for part in PARTS]
-            show(options.markdown, setting.title, kind, line, totals[kind], totals[kind] / totals["SGD"])
-        with probing():
-            found = measure(private_step, clock, options.steps)
-        total = sum(found.values())
-        show(
-            options.markdown,
-            setting.title,
-            "probed",
-            [f"{found[part]:.2f}" for part in PARTS],
-            total,
-            total / totals["SGD"],
-        )
-        noise, passes = floor(setting, handle)
-        least = totals["SGD"] + noise + passes
-        line = ["" for _ in PARTS]
-        line[PARTS.index("sums")], line[PARTS.index("noise")] = f"{passes:.2f}", f"{noise:.2f}"
-        show(options.markdown, setting.title, "floor", line, least, least / totals["SGD"])
+        if options.only in setting.title:
+            found = rows_of(setting, clock, options.steps, math.inf if options.keep else engine.MEMORY)
+            print(tables.plain(head, found), flush=True)
+            rows += found
+    if options.markdown:
+        print(tables.markdown(head, rows))
+    if options.update:
+        pages.fill("docs/speed.md", "where", f"{tables.markdown(head, rows)}\n\n{machine}")
 
 
-def show(markdown: bool, title: str, kind: str, cells: list[str], total: float, ratio: float) -> None:
-    cells = [*cells, f"{total:.2f}", f"{ratio:.2f}"]
-    if markdown:
-        print(f"| {title} | {kind} | " + " | ".join(cells) + " |", flush=True)
-    else:
-        print(f"{title:34}{kind:10}" + "".join(f"{cell:>11}" for cell in cells), flush=True)
+def rows_of(setting: Setting, clock: Clock, steps: int, memory: float) -> list[list[str]]:
+    """The lines of a model: SGD, ours, ours in a step that is probed, and the floor."""
+    private_step, handle = guarded(setting, clock, memory)
+    many = 50 * steps if setting.title == SETTINGS[0].title else steps
+    found = {"SGD": measure(ordinary(setting, clock), clock, many), "discreet": measure(private_step, clock, many)}
+    with probing():
+        found["probed"] = measure(private_step, clock, steps)
+    noise, passes = floor(setting, handle)
+    base = sum(found["SGD"].values())
+
+    def line(kind: str, parts: dict[str, float], total: float) -> list[str]:
+        cells = [f"{parts[part]:.2f}" if part in parts else "" for part in PARTS]
+        return [setting.title, kind, *cells, f"{total:.2f}", f"{total / base:.2f}"]
+
+    least = line("floor", {"sums": passes, "noise": noise}, base + noise + passes)
+    return [*(line(kind, parts, sum(parts.values())) for kind, parts in found.items()), least]
 
 
 if __name__ == "__main__":
