@@ -183,7 +183,7 @@ def words(count: int, length: int) -> Callable[[int], Tensor]:
 MICROBATCH = 4
 _FEW = {"jax-privacy": Variant(alexnet, f"microbatches of {MICROBATCH}, which is faster here")}
 _PLAIN = Variant(lambda: WideResNet(nn.Conv2d), "convolutions without weight standardisation")
-_WIDE = {"Opacus hooks": _PLAIN, "Opacus ghost": _PLAIN, "Opacus ew": _PLAIN, "fastDP": _PLAIN}
+_WIDE = dict.fromkeys(("Opacus hooks", "Opacus ghost", "Opacus ew", "fastDP", "fastDP origin"), _PLAIN)
 _DP_LSTM = Variant(opacus_lstm, "DPLSTM")
 _LOOP = Variant(lambda: Recurrent(PlainLSTM), "LSTM of plain operations")
 _RECURRENT = {f"Opacus {mode}": _DP_LSTM for mode in ("hooks", "ghost", "functorch", "ew")} | {"vmap": _LOOP}

@@ -185,17 +185,22 @@ def jax_privacy(setting: Setting) -> Step:
     return step
 
 
-def fast_dp(setting: Setting, path: str | None) -> Step:
-    """A checkout of awslabs/fast-differential-privacy, used as its README does."""
+def fast_dp(setting: Setting, path: str | None, *, origin: bool = False) -> Step:
+    """A checkout of awslabs/fast-differential-privacy, used as its README does; `origin` is its ghost differentiation,
+    in which torch computes the gradients of the first layer's bias only, and none that are thrown away."""
     if path is None:
         raise Missing("no checkout was given (--fastdp PATH)")
     if not (Path(path) / "fastDP").is_dir():
         raise Missing(f"there is no folder fastDP in {path}")
     sys.path.insert(0, path)
     model, x, y, optimizer = prepare(setting, "fastDP")
+    first = next(m for m in model.modules() if next(m.parameters(recurse=False), None) is not None)
+    head = first.weight if getattr(first, "bias", None) is None else first.bias
+    names = [name for name, p in model.named_parameters() if p is head]
     engine = needed("fastDP").PrivacyEngine(
         model, batch_size=setting.batch, sample_size=setting.batch, epochs=1, noise_multiplier=NOISE,
         max_grad_norm=CLIP, clipping_fn="Abadi", clipping_mode="MixOpt", clipping_style="all-layer",
+        origin_params=names if origin else None,
     )  # fmt: skip
     engine.attach(optimizer)
     every = {name for name, _ in model.named_parameters()}
@@ -230,6 +235,7 @@ COMPETITORS: dict[str, Callable[[Setting, str | None], Step]] = {
     "vmap": lambda setting, _: vmapped(setting),
     "jax-privacy": lambda setting, _: jax_privacy(setting),
     "fastDP": fast_dp,
+    "fastDP origin": lambda setting, path: fast_dp(setting, path, origin=True),
 }
 
 
