@@ -12,6 +12,7 @@ from discreet import ConfigError, config, runs, verify
 from discreet.accounting import gdp
 from discreet.audit import finished
 from discreet.data.dataset import Data, validated
+from discreet.features import Rehearsed, Scattering, Upright
 
 FEATURES: dict[str, Any] = {
     "extractors": {"fine": {"kind": "patches", "atoms": 16, "size": 3, "images": 20, "grid": 2}},
@@ -106,6 +107,11 @@ def test_statistics_that_were_counted_and_lost_are_not_asked_for_again_within_th
         ({"features": FEATURES | {"share": 1.0}}, "between 0 and 1"),
         ({"features": FEATURES | {"leading": 3}}, "leading is of rehearsed directions"),
         ({"features": {"extractors": {"a": {"kind": "scattering", "rehearsed": 0.2}}}}, "it is a table"),
+        (
+            {"features": {"extractors": {"a": {"kind": "scattering", "upright": True}}}},
+            "upright is True; it is a table",
+        ),
+        ({"features": {"extractors": {"a": {"kind": "scattering", "upright": {"turn": 1}}}}}, "no setting turn"),
         ({"federated": {"users": 10}}, "do not go with"),
         ({"audit": {"canaries": 10}}, "do not go with"),
         ({"augmentation": {"flip": True}}, "do not go with"),
@@ -138,6 +144,12 @@ def test_only_leading_directions_are_used_where_that_is_said():
     images = torch.rand(3, 1, 8, 8)
     assert (some.width((1, 8, 8)), every.width((1, 8, 8))) == (4 * 5, 4 * 32)
     assert torch.equal(some.extract(images)["fine"][:], every.extract(images)["fine"][:, :, 27:])
+
+
+def test_images_are_set_upright_before_features_are_rehearsed():
+    table = {"kind": "scattering", "scales": 1, "rehearsed": {"power": 0.2}, "upright": {"spread": 0.5}}
+    made = config.from_dict(RUN | {"features": FEATURES | {"extractors": {"a": table}}}).pipeline()
+    assert made.extractors["a"] == Rehearsed(Upright(Scattering(1), spread=0.5), 0.2)
 
 
 def test_a_validation_part_is_chosen_by_each_example_itself():

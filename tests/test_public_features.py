@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from discreet import ConfigError
-from discreet.features import Patches, Rehearsed, Scattering, dead_leaves, extract
+from discreet.features import Patches, Rehearsed, Scattering, Upright, dead_leaves, extract
 from discreet.features.patches import dictionary
 
 SMALL = Patches(atoms=12, size=3, grid=2, images=20)
@@ -17,6 +17,8 @@ EXTRACTORS = [
     Scattering(1, 4),
     Scattering(),
     Rehearsed(SMALL, 0.3, channels=9, images=12),
+    Upright(SMALL, spread=0.5),
+    Rehearsed(Upright(Scattering(1, 4)), 0.3, images=12),
 ]
 
 
@@ -88,6 +90,12 @@ def test_a_constant_image_scatters_nowhere():
     assert found[0, :, 1:].abs().max() < 1e-6
 
 
+def test_scattering_is_taken_to_its_power(images):
+    plain, rooted = (made.encoder((1, 12, 12))(images) for made in (Scattering(), Scattering(power=0.5)))
+    assert torch.allclose(rooted.square(), plain, atol=1e-6)
+    assert (rooted - plain).abs().max() > 0.1
+
+
 def test_a_wave_is_seen_by_the_wavelets_that_go_its_way():
     across = torch.cos(torch.arange(32) * math.pi * 3 / 4).expand(1, 1, 32, 32)
     found = Scattering().encoder((1, 32, 32))(across)[0, :, 1:17].mean(0).view(2, 8)
@@ -108,6 +116,59 @@ def test_scattering_is_that_of_kymatio(images):
     assert torch.allclose(ours[:, :, whole], theirs[:, :, whole], atol=1e-4)
     # there kymatio cuts high frequencies of a filter off, which are folded here
     assert (ours - theirs)[:, :, coarser].norm() < 0.01 * theirs[:, :, coarser].norm()
+
+
+def _moments(images):
+    """The middles of the mass and its second moments, x before y, where the image reaches from -1 to 1."""
+    y, x = (torch.linspace(-1 + 1 / side, 1 - 1 / side, side) for side in images.shape[2:])
+    places = torch.stack([x.expand(len(y), -1), y[:, None].expand(-1, len(x))])
+    mass = images[:, 0] / images[:, 0].sum((1, 2), keepdim=True)
+    middle = torch.einsum("nyx,cyx->nc", mass, places)
+    return middle, torch.einsum("nyx,cyx,dyx->ncd", mass, places, places) - middle[:, :, None] * middle[:, None]
+
+
+@pytest.fixture
+def strokes():
+    """Soft ellipses that lean, of several sizes and beside the middle."""
+    across, down = torch.linspace(-1, 1, 28), torch.linspace(-1, 1, 28)[:, None]
+    made = []
+    for slope, x, y, wide, high in [
+        (0.4, 0.1, 0.1, 0.28, 0.4),
+        (-0.3, -0.1, 0.05, 0.24, 0.5),
+        (0.2, 0.0, -0.1, 0.38, 0.45),
+    ]:
+        beside = (across - x - slope * (down - y)) / wide
+        made.append(torch.exp(-(beside.square() + ((down - y) / high).square())))
+    return torch.stack(made)[:, None]
+
+
+def test_an_upright_image_leans_no_more_and_is_in_the_middle(strokes):
+    _, before = _moments(strokes)
+    assert before[:, 0, 1].abs().min() > 0.005
+    middle, after = _moments(Upright(SMALL).turned(strokes))
+    assert middle.abs().max() < 0.01
+    assert (after[:, 0, 1].abs() < 0.1 * before[:, 0, 1].abs()).all()
+    assert torch.allclose(after[:, 1, 1], before[:, 1, 1], rtol=0.05)  # as high as before
+    _, half = _moments(Upright(SMALL, shear=0.5).turned(strokes))
+    assert torch.allclose(half[:, 0, 1], before[:, 0, 1] / 2, rtol=0.1)
+
+
+def test_spreads_are_made_the_same_as_far_as_is_said(strokes):
+    ends = []
+    for spread in (0.0, 0.5, 1.0):
+        _, found = _moments(Upright(SMALL, spread=spread).turned(strokes))
+        widths = found[:, 0, 0].sqrt()
+        ends.append(float(widths.max() / widths.min()))
+    assert ends[0] > 1.5
+    assert ends[1] == pytest.approx(math.sqrt(ends[0]), rel=0.05)
+    assert ends[2] < 1.05
+
+
+def test_an_image_that_is_upright_stays_and_so_does_an_empty_one(strokes):
+    once = Upright(SMALL).turned(strokes)
+    again = Upright(SMALL).turned(once)
+    assert (again - once).norm() < 0.03 * once.norm()
+    assert Upright(SMALL, spread=0.5).turned(torch.zeros(2, 3, 9, 7)).abs().max() == 0
 
 
 @pytest.mark.parametrize("extractor", EXTRACTORS, ids=str)
@@ -156,8 +217,12 @@ def test_features_are_kept_for_the_same_images_and_settings(images, tmp_path, mo
         (lambda: Patches(size=6, grid=3).shape((1, 7, 7)), "2 places"),
         (lambda: Patches().shape((64,)), "grey or colour"),
         (lambda: Scattering().shape((1, 4, 4)), "more than 4 x 4"),
+        (lambda: Scattering(power=0.0), "power"),
+        (lambda: Scattering(power=2.0), "at most 1"),
         (lambda: Rehearsed(SMALL, 1.5), "from 0 to 1"),
         (lambda: Rehearsed(SMALL, channels=25).shape((1, 12, 12)), "there are 24"),
+        (lambda: Upright(SMALL, shear=-0.1), "shear"),
+        (lambda: Upright(SMALL, spread=1.1), "from 0 to 1"),
         (lambda: extract(SMALL, torch.zeros(3, 64)), "images"),
     ],
 )

@@ -71,7 +71,8 @@ class FeaturesSection(Section, frozen=True):
         Table,
         doc(
             "tables by name, as [features.extractors.fine] with kind = 'patches' or 'scattering', its settings, and "
-            "perhaps a table rehearsed, as {power = 0.25}; their rows are put one behind the other"
+            "perhaps tables upright, as {spread = 0.5}, and rehearsed, as {power = 0.25}; their rows are put one "
+            "behind the other"
         ),
     ]
     mean_noise: Annotated[float, doc("noise on the sum of rows of length 1")] = 20.0

@@ -3,6 +3,7 @@
 leaves.py       images of nothing, from which public filters are learned
 patches.py      a dictionary of patches of those, and how an image is encoded with it
 scattering.py   wavelets, and wavelets of their moduli
+upright.py      features of images that are first set upright by their own moments
 rehearsal.py    whitening by the moments of features of images of nothing
 extraction.py   the features of many images, two at a time, kept on disk
 statistics.py   a private mean and private second moments, to centre and whiten features with
@@ -16,6 +17,7 @@ from discreet.features.pca import PrivatePCA, Projection
 from discreet.features.rehearsal import Rehearsed
 from discreet.features.scattering import Scattering
 from discreet.features.statistics import Whitened, Whitening
+from discreet.features.upright import Upright
 
 __all__ = [
     "Patches",
@@ -23,6 +25,7 @@ __all__ = [
     "Projection",
     "Rehearsed",
     "Scattering",
+    "Upright",
     "Whitened",
     "Whitening",
     "dead_leaves",

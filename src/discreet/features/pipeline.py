@@ -21,9 +21,12 @@ from discreet.features.patches import Patches
 from discreet.features.rehearsal import Rehearsed
 from discreet.features.scattering import Scattering
 from discreet.features.statistics import Whitened, Whitening
+from discreet.features.upright import Upright
 from discreet.ledger import Ledger
 
 _KINDS = {"patches": Patches, "scattering": Scattering}
+_AROUND = {"upright": Upright, "rehearsed": Rehearsed}  # tables beside an extractor's settings, the inner one first
+_TABLES = {"upright": "{spread = 0.5}", "rehearsed": "{power = 0.25}"}
 _ROWS = 1024  # whitened at a time
 _PARTS = ("mean", "by_channel", "by_place")
 
@@ -110,17 +113,16 @@ def _extractor(name: str, values: Any) -> Extractor:
     if kind not in _KINDS:
         raise ConfigError(f"[features.extractors.{name}] kind is {kind!r}; it must be one of {', '.join(_KINDS)}.")
     chosen = _KINDS[kind]
-    settings = {key: value for key, value in values.items() if key not in ("kind", "rehearsed")}
-    rehearsed = values.get("rehearsed")
-    if not isinstance(rehearsed, Mapping | None):
-        raise ConfigError(
-            f"[features.extractors.{name}] rehearsed is {rehearsed!r}; it is a table, as {{power = 0.25}}."
-        )
+    settings = {key: value for key, value in values.items() if key not in ("kind", *_AROUND)}
+    for key, example in _TABLES.items():
+        if not isinstance(values.get(key), Mapping | None):
+            raise ConfigError(f"[features.extractors.{name}] {key} is {values[key]!r}; it is a table, as {example}.")
     try:
         found = build({"type": chosen.__name__, **settings}, [chosen])
-        if rehearsed is None:
-            return found
-        return build({"type": "Rehearsed", "extractor": found, **rehearsed}, [Rehearsed])
+        for key, around in _AROUND.items():
+            if values.get(key) is not None:
+                found = build({"type": around.__name__, "extractor": found, **values[key]}, [around])
+        return found
     except ConfigError as error:
         raise ConfigError(f"[features.extractors.{name}]: {error}") from error
 

@@ -13,6 +13,7 @@ from discreet.features.leaves import dead_leaves
 from discreet.features.patches import Patches
 from discreet.features.pca import unit
 from discreet.features.scattering import Scattering
+from discreet.features.upright import Upright
 
 _LEAST = 1e-3  # of the mean eigenvalue: directions with less are not amplified any further
 _AT_ONCE = 4
@@ -29,7 +30,7 @@ class Rehearsed:
     Guarantee: no private data is in it, and an image's features are a function of that image alone.
     """
 
-    extractor: Patches | Scattering
+    extractor: Patches | Scattering | Upright
     power: float = 0.25
     channels: int | None = None
     images: int = 2000
@@ -57,7 +58,8 @@ class Rehearsed:
         places, channels = self.shape(image)
         encode = self.extractor.encoder(image)
         mean, by_channel = rehearse(self, image)
-        kind = torch.bfloat16 if getattr(self.extractor, "precision", "") == "bfloat16" else torch.float32
+        inner = self.extractor.extractor if isinstance(self.extractor, Upright) else self.extractor
+        kind = torch.bfloat16 if getattr(inner, "precision", "") == "bfloat16" else torch.float32
         by_channel = by_channel.to(kind)
 
         def whitened(images: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError, positive, whole
 
 _NARROW, _OCTAVE = 0.8, 3 / 4 * math.pi  # the width and the frequency of the finest wavelet
 _AROUND = 2  # copies of a filter on each side that its tails are summed over
@@ -20,15 +20,19 @@ class Scattering:
 
     An image's channels each make 1 + J L + L^2 J (J - 1) / 2 of them, J = scales and L = angles, averaged over windows
     of 2^J pixels. The filters are those of kymatio, which cuts off what is folded here where they become
-    coarser: features differ by a few thousandths. Nothing is learned: an image's features are a function of it alone.
+    coarser: features differ by a few thousandths. Each is taken to the power `power`: at 0.5 weak ones count for
+    more. Nothing is learned: an image's features are a function of it alone.
     """
 
     scales: int = 2
     angles: int = 8
+    power: float = 1.0
 
     def __post_init__(self) -> None:
         whole("Scattering's scales", self.scales, least=1, most=6)
         whole("Scattering's angles", self.angles, least=1, most=64)
+        if not positive("Scattering's power", self.power) <= 1:
+            raise ConfigError(f"Scattering's power is {self.power!r}; it must be above 0, and at most 1.")
 
     def shape(self, image: tuple[int, ...]) -> tuple[int, int]:
         """How many places and channels the features of an image of this shape (channels, height, width) have."""
@@ -47,27 +51,30 @@ class Scattering:
         sides = [((side + window) // window + 1) * window for side in image[1:]]
         edges = [(padded - side) // 2 for padded, side in zip(sides, image[1:], strict=True)]
         (above, left), (below, right) = edges, [p - s - e for p, s, e in zip(sides, image[1:], edges, strict=True)]
-        average = _transformed(_gabor(sides, _NARROW * 2 ** (most - 1), 0.0, 0.0, 1.0))
         wavelets = [self._wavelets(sides, scale) for scale in range(most)]
-        rows, columns = (side // window for side in image[1:])
+        averages = [
+            [_average(p, most, scale, s // window) for p, s in zip(sides, image[1:], strict=True)]
+            for scale in range(most)
+        ]
 
-        def averaged(transformed: Tensor, scale: int) -> Tensor:
-            low = _coarser(transformed * _folded(average, 2**scale), 2 ** (most - scale))
-            found = torch.fft.ifft2(low).real
-            return found[..., 1 : 1 + rows, 1 : 1 + columns]
+        def averaged(maps: Tensor, scale: int) -> Tensor:
+            down, across = averages[scale]
+            return down @ (maps @ across.T)
 
         def encode(images: Tensor) -> Tensor:
             padded = F.pad(images.flatten(0, 1)[:, None], (left, right, above, below), mode="reflect")
             start = torch.fft.fft2(padded)
-            found = [averaged(start, 0)]
+            found = [averaged(padded, 0)]
             for first in range(most):
-                once = torch.fft.fft2(_modulus(start * wavelets[first], 2**first))
+                once = _modulus(start, wavelets[first], 2**first)
                 found.append(averaged(once, first))
+                again = torch.fft.fft2(once)[:, :, None] if first + 1 < most else once
                 for second in range(first + 1, most):
                     filters = _folded(wavelets[second], 2**first)
-                    twice = _modulus(once[:, :, None] * filters, 2 ** (second - first)).flatten(1, 2)
-                    found.append(averaged(torch.fft.fft2(twice), second))
-            return torch.cat(found, 1).reshape(len(images), channels, places).transpose(1, 2)
+                    twice = _modulus(again, filters, 2 ** (second - first)).flatten(1, 2)
+                    found.append(averaged(twice, second))
+            rows = torch.cat(found, 1).reshape(len(images), channels, places).transpose(1, 2)
+            return rows if self.power == 1 else rows.clamp(min=0) ** self.power
 
         return encode
 
@@ -97,6 +104,15 @@ def _gabor(sides: list[int], width: float, turn: float, frequency: float, slant:
     return total * slant / (2 * math.pi * width**2)
 
 
+def _average(side: int, scales: int, scale: int, windows: int) -> Tensor:
+    """Weights [windows, values] of the Gaussian window, in one direction, where values are 2^scale pixels apart."""
+    width, step = _NARROW * 2 ** (scales - 1), 2**scale
+    far = torch.arange(0, side, step).double() - 2**scales * torch.arange(1, 1 + windows).double()[:, None]
+    copies = side * torch.arange(-_AROUND, _AROUND + 1).double()
+    weights = torch.exp(-(far[..., None] + copies).square() / (2 * width**2)).sum(-1)
+    return (weights * step / (math.sqrt(2 * math.pi) * width)).float()
+
+
 def _transformed(wave: Tensor) -> Tensor:
     return torch.fft.fft2(wave).real.float()
 
@@ -112,5 +128,12 @@ def _coarser(transformed: Tensor, by: int) -> Tensor:
     return transformed.unflatten(-1, (by, width // by)).unflatten(-3, (by, height // by)).mean((-4, -2))
 
 
-def _modulus(transformed: Tensor, by: int) -> Tensor:
-    return torch.fft.ifft2(_coarser(transformed, by)).abs()
+def _modulus(transformed: Tensor, filters: Tensor, by: int) -> Tensor:
+    """The modulus of what filters leave of an image, at every `by`-th pixel: frequencies are multiplied and folded."""
+    height, width = (side // by for side in transformed.shape[-2:])
+    total = transformed[..., :height, :width] * filters[..., :height, :width]
+    for part in range(1, by**2):
+        top, left = part // by * height, part % by * width
+        corner = (..., slice(top, top + height), slice(left, left + width))
+        total += transformed[corner] * filters[corner]
+    return torch.fft.ifft2(total).abs() / by**2
