@@ -402,7 +402,8 @@ PAPER = Paper(
             "norm 4 over all layers together, δ = 1e-5. The slides pair noise and ε backwards and give no learning "
             "rate; noise and ε are paired as in the article, whose rate falls from 0.1 to 0.052 over ten epochs. By "
             "moments its ε are reached after 67, 246 and 728 epochs; less is run unless the size is full: 100 "
-            "epochs at small noise with PCA, and 4 at all without. ε proven is of what was run, the projection included.",
+            "epochs at small noise with PCA, and 4 at all without it. ε proven is of what was run, the projection "
+            "included.",
             _levels_cases,
             _levels_run,
             _levels_charts,
