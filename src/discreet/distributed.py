@@ -16,7 +16,7 @@ import os
 import pickle
 import sys
 from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -170,17 +170,22 @@ class Ranks:
 
     def lead(self, place: str, action: Callable[[], Any], tell: Callable[[Any], Any] = lambda result: result) -> Any:
         """Have rank 0 do something: its own result there, what it tells of it elsewhere. If it fails, all raise."""
+        if self.alone:
+            return action()
         if not self.first:
             return pickle.loads(self.exchange(place)[0])
         with self.reported():
             result = action()
-            told = b"" if self.alone else pickle.dumps(tell(result))
+            told = pickle.dumps(tell(result))
         self.exchange(place, told)
         return result
 
-    @contextmanager
-    def reported(self) -> Generator[None]:
+    def reported(self) -> AbstractContextManager[None]:
         """What fails in here on one rank fails on all."""
+        return nullcontext() if self.alone else self._reported()
+
+    @contextmanager
+    def _reported(self) -> Generator[None]:
         try:
             yield
         except Exception as error:

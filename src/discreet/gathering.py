@@ -85,15 +85,15 @@ class GatheringPasses(FreePasses):
         if any(theirs for _, theirs in said):
             self._be_free()
 
-    def taken(self, *, reads: bool) -> None:
-        self._free_if("taken apart", reads)
+    def taken(self, *, reads: Callable[[], bool]) -> None:
+        self._free_if("taken apart", reads())
 
     def follow(self) -> None:
         """Make all passes as the others do, for nothing: this rank has no unit."""
         self.last(reads=False)
         if not self._free:
             self._empty(retain=False)
-        self.taken(reads=False)
+        self.taken(reads=lambda: False)
 
     def _meet(self, said: tuple[str, bool]) -> list[tuple[str, bool]]:
         return self._ranks.exchange("a backward pass", said)

@@ -119,7 +119,7 @@ class _Once:
         self._draws = draws
 
     def __iter__(self) -> Iterator[list[int]]:
-        return ([int(i) for i in draw] for draw in self._draws)
+        return (draw.tolist() for draw in self._draws)
 
 
 def constant_like(batch: Any) -> Any:

@@ -323,10 +323,13 @@ class Private(Handle):
         Then `p.grad` is (bounded sum + noise) / batch_size for every trainable parameter. While a logical batch is
         incomplete, `p.grad` is None.
         """
-        with ExitStack() as stack:
-            for device in ("cpu", losses.device.type) if isinstance(losses, Tensor) else ():
-                if torch.is_autocast_enabled(device):  # norms and sums are taken in full, wherever this is called
-                    stack.enter_context(torch.autocast(device, enabled=False))
+        devices = {"cpu", losses.device.type} if isinstance(losses, Tensor) else set[str]()
+        on = [device for device in devices if torch.is_autocast_enabled(device)]
+        if not on:
+            return self._backward(losses)
+        with ExitStack() as stack:  # norms and sums are taken in full, wherever this is called
+            for device in on:
+                stack.enter_context(torch.autocast(device, enabled=False))
             return self._backward(losses)
 
     def _backward(self, losses: Tensor) -> bool:
@@ -410,18 +413,17 @@ class Private(Handle):
         )
         if gradients.strangers:
             self._refuse_strangers(gradients)
-        if self._probes is not None:
+        if self._probes is not None and plain is not None:
             self._probes.compare(gradients, plain)
         sound = _finite(losses.detach())
         if chunk.doubled:
             sound = losses.detach().isfinite()
             sound[1] = False
         self._add_units(gradients, sound, chunk.slots)
-        if self._probes is not None:
+        if self._probes is not None and not self._probes.replayed:
             del gradients, plain  # a replay needs room
             self._probes.replay(chunk.units)
 
-    @torch.no_grad()
     def _add_units(self, gradients: UnitGradients, sound: Tensor | None, slots: npt.NDArray[np.int64] | None) -> None:
         """Add the units' gradients to the sums, or to their microbatches."""
         if self._slots is None:
@@ -599,11 +601,10 @@ class _Probes:
         return dict(zip(engine.parameters, found, strict=True))
 
     @torch.no_grad()
-    def compare(self, gradients: UnitGradients, plain: Mapping[str, Tensor | None] | None) -> None:
+    def compare(self, gradients: UnitGradients, plain: Mapping[str, Tensor | None]) -> None:
         """Compare the sums with autograd's own."""
-        if plain is not None:
-            check_sums(gradients, plain, self._sketch)
-            self._summed = True
+        check_sums(gradients, plain, self._sketch)
+        self._summed = True
 
     @torch.no_grad()
     def replay(self, rows: int) -> None:
@@ -662,7 +663,8 @@ class BatchSampler:
             chunk.since = private._since
             private._chunks.append(chunk)
             private._opened()
-            yield [int(i) for i in indices]
+            rows: list[int] = indices.tolist()
+            yield rows
 
 
 __all__ = ["BatchSampler", "Private", "attach"]

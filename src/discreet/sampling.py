@@ -9,6 +9,7 @@ take part in; `draw` draws one step; `batch_size` is the public constant the sum
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Self, get_args
 
 from discreet.contracts import Adjacency, Participation
@@ -63,7 +64,7 @@ class Poisson:
                 raise ConfigError("Poisson's cap needs a public number of examples; give examples= instead of rate=.")
         _check_words(self, *get_args(Adjacency))
 
-    @property
+    @cached_property
     def exact_rate(self) -> Fraction:
         if self.examples is not None:
             return Fraction(self.batch_size, self.examples)

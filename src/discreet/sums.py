@@ -124,10 +124,11 @@ class FloatSums:
         for start, stop, scale in stretches:
             for first in range(start, stop, size):
                 piece = flat[first : min(stop, first + size)]
-                piece.add_(self._drawn(noise, len(piece), flat.dtype, scale, source).to(flat.device))
+                piece.add_(self._drawn(noise, piece.numel(), flat.dtype, scale, source).to(flat.device))
 
     def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: Source) -> Tensor:
-        drawn = self._room[dtype][:count] if count <= len(self._room[dtype]) else torch.empty(count, dtype=dtype)
+        room = self._room[dtype]
+        drawn = room[:count] if count <= room.numel() else torch.empty(count, dtype=dtype)
         noise.sample(drawn.fill_(torch.nan), scale, source)
         if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
             raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from discreet import PrivacyError
 from discreet.gradients import Engine
+from discreet.gradients.graph import now
 from discreet.gradients.rows import Matching, Rows, random_labels
 
 B = 6
@@ -130,6 +131,50 @@ def test_a_batch_norm_with_only_its_own_parameters_free_is_refused():
     model = nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.BatchNorm1d(4))
     with pytest.raises(PrivacyError, match="batch normalisation"):
         Engine(model).gradients(square_loss(model(R(B, 3))), B)
+
+
+def known(model):
+    """An engine that has seen the model's structure before."""
+    engine = Engine(model)
+    for _ in range(3):
+        engine.gradients(square_loss(model(R(B, 3))), B)
+    assert engine._known
+    return engine
+
+
+def test_a_batch_norm_that_begins_to_use_the_batch_is_refused_though_its_graph_is_the_same():
+    model = mlp(nn.BatchNorm1d(4).eval())
+    engine = known(model)
+    model.train()
+    with pytest.raises(PrivacyError, match=r"batch normalisation \('1\.weight' and '1\.bias'\)"):
+        engine.gradients(square_loss(model(R(B, 3))), B)
+
+
+def test_a_module_that_is_swapped_for_one_that_mixes_is_refused_at_once():
+    model = mlp(nn.Tanh())
+    engine = known(model)
+    model[1] = Middle(lambda h: h - h.mean(0))
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        engine.gradients(square_loss(model(R(B, 3))), B)
+
+
+def test_what_was_computed_before_the_batch_is_refused_though_its_graph_is_the_same():
+    model = mlp(nn.Tanh())
+    engine = known(model)
+    before = model(R(B, 3))
+    since = now()
+    engine.gradients(square_loss(model(R(B, 3))), B, since=since)
+    with pytest.raises(PrivacyError, match="before this batch was drawn"):
+        engine.gradients(square_loss(before), B, since=since)
+
+
+def test_a_parameter_that_is_replaced_is_a_stranger_though_its_graph_has_the_same_ops():
+    model = mlp(nn.Tanh())
+    engine = known(model)
+    model[2].bias = nn.Parameter(R(3))
+    found = engine.gradients(square_loss(model(R(B, 3))), B)
+    assert [id(tensor) for tensor in found.strangers] == [id(model[2].bias)]
+    assert "2.bias" not in found.uses
 
 
 @pytest.mark.parametrize("repeat", range(5))

@@ -49,13 +49,11 @@ def one_block(layout: Layout, norm: float) -> Blocks:
 
 def sum_of(norms: "Mapping[str, Tensor]") -> "Tensor":
     """The squared norm over several parameters, per unit."""
-    first, *rest = norms.values()
-    total = first.clone()
-    for squared in rest:
-        total += squared
-    return total
+    import torch
+
+    return torch.stack(list(norms.values())).sum(0)
 
 
 def shrink(squared: "Tensor", norm: float) -> "Tensor":
     """min(1, norm / ||g||) per unit, from squared norms; 1 where the norm is 0."""
-    return (norm * squared.rsqrt()).clamp(max=1.0)
+    return squared.rsqrt().mul_(norm).clamp_(max=1.0)

@@ -4,6 +4,7 @@ import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -69,10 +70,11 @@ class Engine:
         gradients are made of can be freed as soon as they are made.
         """
         graph = walk(losses, self._names, since, self.passes)
-        refuse_by_name(graph, units)
+        structure = self._known.get(graph.signature)
+        if structure is None or structure.suspect or units == 1:
+            refuse_by_name(graph, units)
         if units == 1:
             return self._single(losses, graph)
-        structure = self._known.get(graph.signature)
         shapes = None if probe or structure is None else fitting(graph, structure.analysis, units)
         if structure is None or shapes is None:
             known = frozenset() if structure is None else structure.analysis.preparations
@@ -91,7 +93,7 @@ class Engine:
         self.passes.last(reads=structure.reads)
         run = Pass(self, graph, structure, units, plan)
         uses = run.backward(losses)
-        self.passes.taken(reads=any(map(reads_parameters, uses.values())))
+        self.passes.taken(reads=lambda: any(map(reads_parameters, uses.values())))
         if measure and plan is None:
             plan = choose(uses, run.places, peak, self._memory, self._pins)
             remember(self._plans, key, plan)
@@ -140,6 +142,7 @@ class Structure:
     outputs: Mapping[int, tuple[int, ...]]
     may_run_again: bool
     reads: bool  # whether a rule or a preparation needs the values of parameters
+    suspect: bool  # whether some op has to be looked at each time: what mixes examples in it is no part of a structure
 
     @classmethod
     def of(cls, graph: Graph, analysis: Analysis, parameters: Mapping[str, nn.Parameter]) -> "Structure":
@@ -154,7 +157,8 @@ class Structure:
             takes[site.node] = tuple(found)
         again = any(may_run_again(graph, site) for site in analysis.sites)
         reads = any(_reads(take) for found in takes.values() for take in found)
-        return cls(analysis, takes, {site.node: tuple(site.outputs) for site in analysis.sites}, again, reads)
+        outputs = {site.node: tuple(site.outputs) for site in analysis.sites}
+        return cls(analysis, takes, outputs, again, reads, any(suspect(type(node)) for node in graph.nodes))
 
 
 def _reads(take: Take) -> bool:
@@ -205,8 +209,9 @@ class Pass:
         if not reached:
             return
         shared: dict[str, Any] = {}
+        ruled = 0 in reached and not any(g.is_complex() for g in reached.values())
         for take in self._structure.takes[node]:
-            use = self._by_rule(node, take, reached, shared)
+            use = self._by_rule(node, take, reached, shared) if ruled else None
             now = use is not None  # an op's own backward is not run inside the pass
             if use is None:
                 use = self._one_by_one(node, take, reached)
@@ -222,9 +227,7 @@ class Pass:
     def _by_rule(self, node: int, take: Take, reached: dict[int, Tensor], shared: dict[str, Any]) -> Use | None:
         """The use by the op's rule, or None where there is no rule that covers this call."""
         rule = RULES.get((take.op, take.number))
-        if rule is None or 0 not in reached or any(g.is_complex() for g in reached.values()):
-            return None
-        if len(reached) > 1 and take.op not in SEVERAL_OUTPUTS:
+        if rule is None or (len(reached) > 1 and take.op not in SEVERAL_OUTPUTS):
             return None
         graph, others = self._graph, {k: g for k, g in reached.items() if k}
         values = read(graph.nodes[node], rule.saves) if self._saved is None else self._saved[node, take.number]
@@ -265,11 +268,12 @@ class UnitGradients:
 
     def norms(self) -> dict[str, Tensor]:
         """Squared norms per unit, for each parameter."""
-        if len(self._cancelling) < len(self.uses) or len(self._norms) < len(self.parameters):
-            self._measure()
+        self._measure()
         return {name: self._norms[name] for name in self.parameters}
 
     def _measure(self) -> None:
+        if len(self._cancelling) == len(self.uses) and len(self._norms) == len(self.parameters):
+            return
         for name, use in self.uses.items():
             if name in self._cancelling:
                 continue
@@ -289,15 +293,16 @@ class UnitGradients:
 
     def add_one(self, name: str, factors: Tensor, out: Tensor) -> None:
         """The same for one parameter, to `out`."""
-        self.norms()
+        self._measure()
         use = self.uses.get(name)
         if use is None:
             return
         if factors.dtype != out.dtype:
             factors = factors.to(out.dtype)
-        if self._cancelling[name]:
+        cancelling = self._cancelling[name]
+        if cancelling:
             factors = factors.clone()
-        for unit in self._cancelling[name]:  # added as they were measured, and not by their terms
+        for unit in cancelling:  # added as they were measured, and not by their terms
             out.add_(use.each(unit, unit + 1)[0].to(out.dtype) * factors[unit])
             factors[unit] = 0.0
         use.add_weighted(factors, out)
@@ -305,7 +310,7 @@ class UnitGradients:
     @property
     def cancels(self) -> bool:
         """Whether some unit's gradient is what is left of much longer terms."""
-        self.norms()
+        self._measure()
         return any(self._cancelling.values())
 
     def each(self, start: int, stop: int) -> dict[str, Tensor]:
@@ -348,16 +353,16 @@ def cancelling(use: Use, squared: Tensor) -> list[int]:
 def refuse_by_name(graph: Graph, units: int) -> None:
     """Refuse ops that hide what is needed, or that mix examples by design."""
     for i, node in enumerate(graph.nodes):
-        kind = type(node)
-        if kind not in _SUSPECT:
-            name = kind.__name__
-            hidden = name in ("CheckpointFunctionBackward", "CompiledFunctionBackward") or "BatchNorm" in name
-            _SUSPECT[kind] = hidden or hasattr(kind, "_saved_scale_grad_by_freq")
-        if _SUSPECT[kind]:
+        if suspect(type(node)):
             _refuse(graph, i, node, units)
 
 
-_SUSPECT: dict[type, bool] = {}  # kinds of ops that have to be looked at
+@cache
+def suspect(kind: type) -> bool:
+    """Whether ops of a kind have to be looked at."""
+    name = kind.__name__
+    hidden = name in ("CheckpointFunctionBackward", "CompiledFunctionBackward") or "BatchNorm" in name
+    return hidden or hasattr(kind, "_saved_scale_grad_by_freq")
 
 
 def _refuse(graph: Graph, i: int, node: Any, units: int) -> None:

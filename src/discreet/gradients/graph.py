@@ -100,46 +100,44 @@ def walk(losses: Tensor, names: Mapping[int, str], since: int, passes: Passes | 
     leaves: dict[int, str] = {}
     strangers: list[Tensor] = []
     signature: list[Any] = []
+    older = False  # whether some op is
     for node in nodes:  # grows while it is walked
         edges: list[Edge | None] = []
         kind = type(node)
         signature.append(kind)
-        names_of_dims = _DIMS.get(kind)
-        if names_of_dims is None:
-            names_of_dims = _DIMS[kind] = tuple(n for n in dir(kind) if n in _DIM_NAMES)
-        signature.extend(getattr(node, dims) for dims in names_of_dims)
+        dims = _DIMS.get(kind)
+        if dims is None:
+            dims = _DIMS[kind] = tuple(n for n in dir(kind) if n in _DIM_NAMES)
+        if dims:
+            signature += [getattr(node, name) for name in dims]
         for child, number in node.next_functions:
             if child is None:
                 edges.append(None)
-                signature.append(None)
                 continue
             i = index.get(child)
             if i is None:
                 i = index[child] = len(nodes)
                 nodes.append(child)
             edges.append((i, number))
-            signature.append((i, number))
-        if not edges:
-            tensor = getattr(node, "variable", None)
-            name = names.get(id(tensor))
-            signature.append(name)
-            if name is not None:
-                leaves[len(inputs)] = name
-            elif tensor is not None:
-                strangers.append(tensor)
         inputs.append(edges)
-    _refuse_what_is_older(nodes, inputs, since)
-    passes = FreePasses() if passes is None else passes
-    return Graph(nodes, inputs, leaves, tuple(signature), strangers, losses.output_nr, passes)
-
-
-def _refuse_what_is_older(nodes: list[Node], inputs: list[list[Edge | None]], since: int) -> None:
-    oldest = min((n._sequence_nr() for n, edges in zip(nodes, inputs, strict=True) if edges), default=since)
-    if oldest < since:
+        if edges:
+            signature += edges
+            older |= node._sequence_nr() < since
+            continue
+        tensor = getattr(node, "variable", None)
+        name = names.get(id(tensor))
+        signature.append(name)
+        if name is not None:
+            leaves[len(inputs) - 1] = name
+        elif tensor is not None:
+            strangers.append(tensor)
+    if older:
         raise PrivacyError(
             "the losses depend on a computation made before this batch was drawn (a state carried over from an "
             "earlier batch, or an earlier output); compute everything from the batch itself, and detach what is kept."
         )
+    passes = FreePasses() if passes is None else passes
+    return Graph(nodes, inputs, leaves, tuple(signature), strangers, losses.output_nr, passes)
 
 
 def now() -> int:

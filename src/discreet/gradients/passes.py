@@ -1,11 +1,10 @@
 """How backward passes over a batch's graph are run: freely, or by several processes together."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
+from torch.autograd.graph import GradientEdge, _engine_run_backward
 
 Found = Sequence[Tensor | None]
 
@@ -13,13 +12,13 @@ Found = Sequence[Tensor | None]
 class Passes(Protocol):
     """Backward passes of one batch: any number that keep the graph, then one last one.
 
-    `last` announces it, and `taken` its end; both say whether the values of parameters will be read outside their own
+    `last` announces it, and `taken` its end; both tell whether the values of parameters will be read outside their own
     ops' backward, from then on.
     """
 
     def run(self, losses: Tensor, targets: Sequence[GradientEdge], weights: Tensor, *, retain: bool) -> Found: ...
     def last(self, *, reads: bool) -> None: ...
-    def taken(self, *, reads: bool) -> None: ...
+    def taken(self, *, reads: Callable[[], bool]) -> None: ...
 
 
 class FreePasses:
@@ -27,10 +26,12 @@ class FreePasses:
 
     def run(self, losses: Tensor, targets: Sequence[GradientEdge], weights: Tensor, *, retain: bool) -> Found:
         """The gradients of sum(weights * losses) at the targets; None where none arrives."""
-        return torch.autograd.grad(losses, targets, weights, retain_graph=retain, allow_unused=True)
+        return _engine_run_backward(
+            (losses,), (weights,), retain, False, tuple(targets), allow_unreachable=True, accumulate_grad=False
+        )
 
     def last(self, *, reads: bool) -> None:
         """Nobody waits for it."""
 
-    def taken(self, *, reads: bool) -> None:
+    def taken(self, *, reads: Callable[[], bool]) -> None:
         """Parameters are there."""

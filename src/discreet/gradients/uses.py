@@ -118,8 +118,8 @@ class Known:
 
 def _products(left: Tensor, right: Tensor, factors: tuple[Tensor | None, Tensor | None]) -> Tensor:
     """Squared norms of outer products of one row each, also where one factor is tiny and the other huge."""
-    pairs = zip((left, right), factors, strict=True)
-    one, other = (_row_lengths(t) if known is None else known.sqrt() for t, known in pairs)
+    one = _row_lengths(left) if factors[0] is None else factors[0].sqrt()
+    other = _row_lengths(right) if factors[1] is None else factors[1].sqrt()
     found = (one * other).square_()
     if not torch.minimum(one, other).min().item() >= _SMALL:
         weak = ~(torch.minimum(one, other) >= _SMALL)
@@ -152,7 +152,7 @@ class Materialised(Single):
     """Gradients that are there already, [units, *shape]: biases, scales, whatever is small."""
 
     def __init__(self, gradients: Tensor) -> None:
-        self.gradients, self.units = gradients, len(gradients)
+        self.gradients, self.units = gradients, gradients.shape[0]
 
     def held(self) -> list[Tensor]:
         return [self.gradients]
@@ -239,7 +239,7 @@ class OuterProducts:
         shape: tuple[int, ...] | None = None,
         factors: tuple[Tensor | None, Tensor | None] = (None, None),
     ) -> None:
-        self.left, self.right, self.units, self.factors = left, right, len(left), factors
+        self.left, self.right, self.units, self.factors = left, right, left.shape[0], factors
         self.shape = (left.shape[2], right.shape[2]) if shape is None else shape
         self.kernel: str | None = None
         self._kept: Kept | None = None
