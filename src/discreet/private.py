@@ -424,6 +424,7 @@ class Private(Handle):
             del gradients, plain  # a replay needs room
             self._probes.replay(chunk.units)
 
+    @torch.no_grad()
     def _add_units(self, gradients: UnitGradients, sound: Tensor | None, slots: npt.NDArray[np.int64] | None) -> None:
         """Add the units' gradients to the sums, or to their microbatches."""
         if self._slots is None:
