@@ -313,6 +313,54 @@ def test_gram_matrices_of_squares_that_are_too_small_are_not_trusted():
     torch.testing.assert_close(use.norms().double(), exact, rtol=1e-4, atol=0.0)
 
 
+def of_grams(left, right, tolerance=1e-5):
+    """How many units are made for norms by Gram matrices, all others of which must be exact."""
+    made = []
+
+    def make(start, stop):
+        made.append(start)
+        return torch.bmm(left[start:stop].mT, right[start:stop])
+
+    found = uses.gram_norms(left, right, make)
+    exact = torch.bmm(left.double().mT, right.double()).square().sum((1, 2))
+    exact[made] = uses.squared_norms(torch.bmm(left.mT, right)).double()[made]
+    torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=0.0)
+    return len(made)
+
+
+@pytest.mark.parametrize("rows", [2, 50, 128, 300])
+def test_units_whose_rows_have_nothing_to_do_with_each_other_are_not_made(rows):
+    assert of_grams(R(4, rows, 256), R(4, rows, 96), 1e-6) == 0  # also where there are many products to add
+
+
+def test_units_with_rows_that_are_too_small_to_matter_are_not_made():
+    """As in a recurrence, where gradients fade on the way back through time."""
+    fading = 10.0 ** -torch.arange(64.0)[:, None]
+    assert of_grams(R(4, 64, 128), fading * R(4, 64, 32)) == of_grams(fading * R(4, 64, 32), R(4, 64, 128)) == 0
+
+
+@pytest.mark.parametrize("tiny", [1e-16, 1e-18, 1e-20, 1e-22])
+@pytest.mark.parametrize("beside", [0.0, 1.0])
+def test_rows_whose_squares_are_too_small_count_where_they_meet_large_ones(tiny, beside):
+    """What they add is as large as what is beside them, or larger."""
+    factors = torch.tensor([tiny, 1.0, 1.0])[:, None]
+    left, right = R(4, 3, 32) * factors, R(4, 3, 48) / factors * torch.tensor([1.0, beside, beside])[:, None]
+    of_grams(left, right)
+    of_grams(right, left)
+
+
+@pytest.mark.parametrize("rows", [2, 8, 64, 256])
+@pytest.mark.parametrize("left", [1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6])
+def test_norms_by_gram_matrices_are_exact_however_little_is_left(rows, left):
+    """Rows that are alike on one side and cancel on the other, but for a part; or cancel on one side or the other."""
+    same, signs = R(6, 1, 24).expand(-1, rows, -1), torch.tensor([1.0, -1.0]).repeat(rows // 2)[:, None]
+    cancel = signs * R(6, 1, 40).expand(-1, rows, -1) + left * R(6, rows, 40)
+    few = (of_grams(same, cancel), of_grams(cancel, same), of_grams(same + left * R(6, rows, 24), cancel))
+    assert left > 1e-3 or few == (6, 6, 6)
+    half = torch.arange(rows)[:, None] < rows // 2
+    of_grams(torch.where(half, same, 1e-3 * same), torch.where(half, cancel, 1e3 * cancel))
+
+
 @pytest.mark.parametrize(
     "segment",
     [nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Tanh()), nn.LayerNorm(4),
