@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from discreet import ConfigError, PrivacyError
-from discreet.gradients import Engine, uses
+from discreet.gradients import Engine, kernels, uses
 from discreet.gradients.graph import walk
 from discreet.gradients.kernels import Peak
 from discreet.gradients.preparation import Prepared, Rescaling
@@ -34,7 +34,8 @@ def chosen(model, x, **options):
     return engine.kernels
 
 
-def test_memory_decides_how_much_is_kept():
+def test_memory_decides_how_much_is_kept(monkeypatch):
+    monkeypatch.setattr(kernels, "LEAST", 0)
     model, x = network(), R(6, 8, 8, 8)
     plans = [chosen(model, x, memory=memory) for memory in (0.0, 1.05, 1.3, 2.0, math.inf)]
     kept = [{name for name, kernel in plan.items() if kernel.endswith("+keep")} for plan in plans]
@@ -42,6 +43,15 @@ def test_memory_decides_how_much_is_kept():
     assert all(few <= many for few, many in pairwise(kept))
     assert kept[-1] >= {"0.weight", "2.weight"}
     assert "7.weight" not in chosen(model, x)  # one row an example: nothing to choose
+
+
+def test_a_small_step_may_keep_what_a_large_one_may_not(monkeypatch):
+    """The layers of a step that takes less than LEAST count as if it took that much; nothing stays nothing."""
+    model, x = network(), R(6, 8, 8, 8)
+    assert all(kernel.endswith("+keep") for kernel in chosen(model, x).values())
+    assert not any(kernel.endswith("+keep") for kernel in chosen(model, x, memory=0.0).values())
+    monkeypatch.setattr(kernels, "LEAST", 0)
+    assert not all(kernel.endswith("+keep") for kernel in chosen(model, x).values())
 
 
 def test_the_choice_is_the_same_every_time_and_for_every_batch_size():
