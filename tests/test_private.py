@@ -834,7 +834,7 @@ class TestFixedFeatures:
         assert private._engine.known is None
 
 
-@pytest.mark.parametrize("memory", [1.3, math.inf])
+@pytest.mark.parametrize("memory", [0.0, 1.3, math.inf])
 def test_backward_inside_autocast_takes_norms_and_sums_in_full(memory):
     """One example, 16 times in a batch with noise off: the sum is 16 times its clipped gradient, and no longer."""
     torch.manual_seed(0)

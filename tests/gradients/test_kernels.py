@@ -12,7 +12,7 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from discreet import ConfigError, PrivacyError
-from discreet.gradients import Engine, uses
+from discreet.gradients import Engine, kernels, uses
 from discreet.gradients.graph import walk
 from discreet.gradients.kernels import Peak
 from discreet.gradients.preparation import Prepared, Rescaling
@@ -34,7 +34,8 @@ def chosen(model, x, **options):
     return engine.kernels
 
 
-def test_memory_decides_how_much_is_kept():
+def test_memory_decides_how_much_is_kept(monkeypatch):
+    monkeypatch.setattr(kernels, "LEAST", 0)
     model, x = network(), R(6, 8, 8, 8)
     plans = [chosen(model, x, memory=memory) for memory in (0.0, 1.05, 1.3, 2.0, math.inf)]
     kept = [{name for name, kernel in plan.items() if kernel.endswith("+keep")} for plan in plans]
@@ -42,6 +43,15 @@ def test_memory_decides_how_much_is_kept():
     assert all(few <= many for few, many in pairwise(kept))
     assert kept[-1] >= {"0.weight", "2.weight"}
     assert "7.weight" not in chosen(model, x)  # one row an example: nothing to choose
+
+
+def test_a_small_step_may_keep_what_a_large_one_may_not(monkeypatch):
+    """The layers of a step that takes less than LEAST count as if it took that much; nothing stays nothing."""
+    model, x = network(), R(6, 8, 8, 8)
+    assert all(kernel.endswith("+keep") for kernel in chosen(model, x).values())
+    assert not any(kernel.endswith("+keep") for kernel in chosen(model, x, memory=0.0).values())
+    monkeypatch.setattr(kernels, "LEAST", 0)
+    assert not all(kernel.endswith("+keep") for kernel in chosen(model, x).values())
 
 
 def test_the_choice_is_the_same_every_time_and_for_every_batch_size():
@@ -311,6 +321,54 @@ def test_gram_matrices_of_squares_that_are_too_small_are_not_trusted():
     use.kernel = "gram"
     exact = torch.bmm(left.double().mT, right.double()).square().sum((1, 2))
     torch.testing.assert_close(use.norms().double(), exact, rtol=1e-4, atol=0.0)
+
+
+def of_grams(left, right, tolerance=1e-5):
+    """How many units are made for norms by Gram matrices, all others of which must be exact."""
+    made = []
+
+    def make(start, stop):
+        made.append(start)
+        return torch.bmm(left[start:stop].mT, right[start:stop])
+
+    found = uses.gram_norms(left, right, make)
+    exact = torch.bmm(left.double().mT, right.double()).square().sum((1, 2))
+    exact[made] = uses.squared_norms(torch.bmm(left.mT, right)).double()[made]
+    torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=0.0)
+    return len(made)
+
+
+@pytest.mark.parametrize("rows", [2, 50, 128, 300])
+def test_units_whose_rows_have_nothing_to_do_with_each_other_are_not_made(rows):
+    assert of_grams(R(4, rows, 256), R(4, rows, 96), 1e-6) == 0  # also where there are many products to add
+
+
+def test_units_with_rows_that_are_too_small_to_matter_are_not_made():
+    """As in a recurrence, where gradients fade on the way back through time."""
+    fading = 10.0 ** -torch.arange(64.0)[:, None]
+    assert of_grams(R(4, 64, 128), fading * R(4, 64, 32)) == of_grams(fading * R(4, 64, 32), R(4, 64, 128)) == 0
+
+
+@pytest.mark.parametrize("tiny", [1e-16, 1e-18, 1e-20, 1e-22])
+@pytest.mark.parametrize("beside", [0.0, 1.0])
+def test_rows_whose_squares_are_too_small_count_where_they_meet_large_ones(tiny, beside):
+    """What they add is as large as what is beside them, or larger."""
+    factors = torch.tensor([tiny, 1.0, 1.0])[:, None]
+    left, right = R(4, 3, 32) * factors, R(4, 3, 48) / factors * torch.tensor([1.0, beside, beside])[:, None]
+    of_grams(left, right)
+    of_grams(right, left)
+
+
+@pytest.mark.parametrize("rows", [2, 8, 64, 256])
+@pytest.mark.parametrize("left", [1.0, 0.1, 1e-2, 1e-3, 1e-4, 1e-6])
+def test_norms_by_gram_matrices_are_exact_however_little_is_left(rows, left):
+    """Rows that are alike on one side and cancel on the other, but for a part; or cancel on one side or the other."""
+    same, signs = R(6, 1, 24).expand(-1, rows, -1), torch.tensor([1.0, -1.0]).repeat(rows // 2)[:, None]
+    cancel = signs * R(6, 1, 40).expand(-1, rows, -1) + left * R(6, rows, 40)
+    few = (of_grams(same, cancel), of_grams(cancel, same), of_grams(same + left * R(6, rows, 24), cancel))
+    assert left > 1e-3 or few == (6, 6, 6)
+    half = torch.arange(rows)[:, None] < rows // 2
+    of_grams(torch.where(half, same, 1e-3 * same), torch.where(half, cancel, 1e3 * cancel))
 
 
 @pytest.mark.parametrize(

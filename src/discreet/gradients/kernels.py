@@ -10,6 +10,8 @@ from discreet.errors import ConfigError
 from discreet.gradients.graph import Graph
 from discreet.gradients.uses import Cost, Use
 
+LEAST = 24 << 20  # bytes: what a step keeps beside less than that is lost in what a process takes anyway
+
 
 def choose(
     uses: Mapping[str, Use], places: Mapping[str, int], peak: "Peak | None", memory: float, pins: Mapping[str, str]
@@ -17,7 +19,7 @@ def choose(
     """A kernel for each parameter that has a choice: pinned, or the fastest that the memory allows.
 
     `places` are the ops at which the parameters' gradients are taken. The `peak` of a step may be `memory` times that
-    of an ordinary one; without one nothing is kept.
+    of an ordinary one, or of LEAST; without one nothing is kept.
     """
     found: dict[str, str] = {}
     options: dict[str, dict[str, Cost]] = {}
@@ -44,7 +46,7 @@ def choose(
             better.append((gain / costs[best].kept, name, best))
     for _, name, kernel in sorted(better, reverse=True):
         trial = found | {name: kernel}
-        if peak.of(trial) <= memory * peak.ordinary:
+        if peak.of(trial) <= memory * max(peak.ordinary, LEAST):
             found = trial
     return found
 

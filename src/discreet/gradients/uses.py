@@ -326,17 +326,29 @@ def leanest(kernels: dict[str, Cost]) -> str:
     return min((k for k, cost in kernels.items() if cost.kept <= SMALL_BYTES), key=lambda k: kernels[k].time)
 
 
-_TINY = 1e-30  # squares below it lose digits in float32
+_TINY = 1e-28  # far above what an entry of a Gram matrix loses where squares are too small for float32
+_LEFT = 0.02  # of what rounding can do: with less left, a unit is made
 
 
 def gram_norms(left: Tensor, right: Tensor, make: Callable[[int, int], Tensor]) -> Tensor:
     """For few rows: <G, G> from two Gram matrices, G never made, but for units whose rows nearly cancel."""
-    first, second = left @ left.mT, right @ right.mT
-    found = torch.einsum("urs,urs->u", first, second)
+    return norms_of_grams(left @ left.mT, right @ right.mT, make)
+
+
+def norms_of_grams(first: Tensor, second: Tensor, make: Callable[[int, int], Tensor]) -> Tensor:
+    """Squared norms of sums of outer products, from the Gram matrices of both sides, [units, rows, rows].
+
+    An entry is off by at most some roundings of the product of its two rows' lengths. So the sum of their products is
+    off by at most that many roundings of |x|' |S| |x| + |y|' |F| |y|, with the lengths |x| and |y| of the rows and the
+    values |F| and |S| of the matrices without their signs: a unit with little left of it is made. So is one in which
+    what is too small for the format on one side could meet enough on the other.
+    """
+    found = (first * second).flatten(1).sum(1)  # by halves: a dot product would add up one rounding a term
     one, other = first.diagonal(dim1=1, dim2=2), second.diagonal(dim1=1, dim2=2)
-    lengths = (one * other).clamp(min=0).sqrt().sum(1)
-    # where rounding would show: terms cancel, or squares of one side are too small for the format and meet large ones
-    lost = ((torch.minimum(one, other) < _TINY) & (torch.maximum(one, other) > 1.0)).any(1)
-    for u in torch.nonzero(~(found >= 0.02 * lengths.square()) | lost).flatten().tolist():
+    x, y = (squares.clamp(min=0).sqrt().unsqueeze(2) for squares in (one, other))
+    rounded = ((second.abs() @ x).mul_(x).sum((1, 2)) + (first.abs() @ y).mul_(y).sum((1, 2))) / 2
+    lost = x.sum((1, 2)).square() + y.sum((1, 2)).square()
+    sure = found.isfinite() & (found >= _LEFT * rounded) & (found >= _TINY * lost)
+    for u in torch.nonzero(~sure).flatten().tolist():
         found[u] = squared_norms(make(u, u + 1))[0]
     return found

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from discreet.gradients import Call, rule
 from discreet.gradients.rows import Rows
-from discreet.gradients.uses import OuterProducts, Use, leanest, squared_norms
+from discreet.gradients.uses import OuterProducts, Use, leanest, norms_of_grams
 
 _CHUNK = 8  # steps whose factors are made at a time, so that they are still in the cache when they are used
 
@@ -485,12 +485,7 @@ class StepProducts(OuterProducts):
         left, right = self._found[self._name], self.right @ self.right.mT
         one, other = (g.diagonal(dim1=1, dim2=2).clamp(min=_SMALL).double() for g in (left, right))
         self._lengths = one.mul_(other).sqrt_().sum(1)
-        products = left.mul(right).flatten(1)
-        found, terms = products.sum(1), products.abs().sum(1)
-        sure = (found > _LEFT * terms) & (found > (_LEFT_OF_LENGTHS * self._lengths).square())
-        for u in torch.nonzero(~sure).flatten().tolist():  # rounding would show
-            found[u] = squared_norms(self.each(u, u + 1))[0]
-        return found
+        return norms_of_grams(left, right, self._make)
 
     def lengths(self) -> Tensor | None:
         return super().lengths() if self._lengths is None else self._lengths
@@ -512,4 +507,3 @@ class StepProducts(OuterProducts):
 
 
 _SMALL = 1e-24  # shorter squared lengths count as this one: far below, float32 would lose them
-_LEFT, _LEFT_OF_LENGTHS = 0.1, 0.01  # of the terms' sum, of the rows' lengths: with less left, a unit is made
