@@ -197,10 +197,11 @@ class Rescaling:
         flat = weight.reshape(len(weight), -1).to(sum_dtype(weight.dtype))
         generator = torch.Generator()
         generator.seed()
-        random = torch.rand(flat.shape, generator=generator).to(flat).sub_(0.5)
-        random /= 2 * torch.linalg.vector_norm(random, dim=1, keepdim=True)
         directions = torch.stack([torch.ones_like(flat), flat - flat.mean(1, keepdim=True)], 1)
         directions /= torch.linalg.vector_norm(directions, dim=2, keepdim=True)
+        random = torch.rand(flat.shape, generator=generator).to(flat).sub_(0.5)
+        random -= ((random[:, None] @ directions.mT) @ directions)[:, 0]  # or little of a short one might lie outside
+        random /= 2 * torch.linalg.vector_norm(random, dim=1, keepdim=True)
         mixed = (torch.rand(len(flat), 1, 2, generator=generator) - 0.5).to(flat) @ directions
         tried = torch.cat([directions + torch.stack([random, -random], 1), mixed], 1)  # [outputs, 3, values]
         pulled = prepared.pull(tried.transpose(0, 1).reshape(3, *weight.shape))
