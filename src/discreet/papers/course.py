@@ -1,5 +1,6 @@
 """One training of a case: private by a plan, or ordinary, on data that has a name."""
 
+import math
 import shutil
 from collections.abc import Callable
 from functools import lru_cache
@@ -70,6 +71,7 @@ def private(
             evaluate_every=evaluate_every,
             evaluate_rows=2000,
             preflight=preflight,
+            memory=math.inf,  # the networks are small, and there are many trainings
             on_step=lambda step: place.tell(step, plan.steps),
             on_record=lambda record: record.update(_also(model, seen)),
         )
