@@ -182,7 +182,7 @@ def chart(name, rows):
     others = []
     for number, w in enumerate(who, 1):
         points = tuple((e, a / 100) for e, a, of in PUBLISHED[name] if of == w)
-        others.append(Series(w, points, "points", number, labels=(w,) * len(points)))
+        others.append(Series(w, points, "points", number))
     return Chart(
         f"records-{name}",
         f"{NAMES[name]}: accuracy at a proven epsilon",

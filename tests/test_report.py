@@ -451,6 +451,13 @@ def test_an_axis_reaches_its_values_and_has_few_ticks(values, kind, log):
     assert log or kind == "count" or len(ticks) >= 2
 
 
+def test_points_without_names_are_drawn_as_points():
+    points = Series("published", ((1.0, 0.5), (2.0, 0.7)), "points", 1)
+    text = svg(Chart("key", "title", Axis("x", "number"), Axis("y", "share"), (points,)))
+    assert text.count("<circle") == 2
+    assert 'class="line"' not in text
+
+
 @pytest.mark.parametrize("points", [(), ((1.0, 0.5),), ((1.0, 0.0), (1.0, 0.0)), ((math.inf, 1.0), (2.0, math.nan))])
 def test_few_or_odd_points_are_drawn_or_left_out(points):
     chart = Chart("c", "t", Axis("x", "epsilon"), Axis("y", "share"), (Series("s", points),))

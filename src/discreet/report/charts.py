@@ -245,7 +245,7 @@ def _series(series: Series, frame: _Frame, chart: Chart) -> str:
                 f'<circle class="{"dot" if seen else "dot hidden"}" cx="{left:.1f}" cy="{top:.1f}" '
                 f'r="{5 if _single(series) else 2.6}"><title>{escape(value)}</title></circle>'
             )
-    if _single(series) and len(labels) <= _NAMED:
+    if named and _single(series) and len(labels) <= _NAMED:
         parts += [_name(label, place) for label, place in zip(labels, places, strict=True)]
     return f'<g class="{_classes(series)}">{"".join(parts)}</g>'
 
