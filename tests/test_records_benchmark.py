@@ -14,7 +14,7 @@ def records(monkeypatch, tmp_path):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
     import records
 
-    monkeypatch.setattr(records, "PAGE", tmp_path / "page.md")
+    monkeypatch.setattr(records, "PAGES", tmp_path)
     monkeypatch.setattr(records, "FIGURES", tmp_path)
     return records
 
@@ -35,8 +35,10 @@ def test_tables_and_figures_are_of_runs_on_the_test_part_of_recipes_as_they_are(
         row(2, 30.0, content="another"),
         row(0, 90.0, epsilon=1.0, cold=True, seconds=400.0),
     ]
-    file, page = tmp_path / "records.json", tmp_path / "page.md"
-    file.write_text(json.dumps({"about": {}, "runs": runs}))
+    file, page, readme = tmp_path / "records.json", tmp_path / "docs" / "records.md", tmp_path / "README.md"
+    file.write_text(json.dumps({"about": {"machine": "two cores"}, "runs": runs}))
+    readme.write_text("<!-- records: overview -->\n<!-- /records -->\n")
+    page.parent.mkdir()
     page.write_text(
         "a\n<!-- records: accuracy -->\n<!-- /records -->\nb\n<!-- records: cost -->\nold\n<!-- /records -->\nc\n"
     )
@@ -46,6 +48,7 @@ def test_tables_and_figures_are_of_runs_on_the_test_part_of_recipes_as_they_are(
     assert "| MNIST | 1 | 400 s, 150 s |  | 4.0 GiB |" in once
     assert "| MNIST | 3 |  | 100 s, 150 s, 60 s | 4.0 GiB |" in once
     assert "old" not in once
+    assert "| MNIST | 2.9990 | 98.50 % |  |\n\n2026-11-16, two cores" in readme.read_text()
     drawn = (tmp_path / "records-mnist.svg").read_text()
     assert "Abadi 2016" in drawn
     assert "98.5%" in drawn
