@@ -86,6 +86,15 @@ def test_a_run_leaves_everything_in_its_folder(table, tmp_path):
     assert not [p for p in folder.iterdir() if p.suffix and len(p.suffix) == 9]  # nothing half written
 
 
+def test_a_line_of_the_ledger_may_count_several_steps_ahead(table, tmp_path):
+    train(config(table, run={"reserve": 4}), tmp_path / "a")
+    written = [json.loads(line) for line in (tmp_path / "a" / "ledger.jsonl").read_text().splitlines()]
+    assert [line.get("count") for line in written if line["kind"] == "release"] == [4, 4]
+    assert verify(tmp_path / "a").runs[0].released == 8
+    with pytest.raises(ConfigError, match="reserve"):
+        train(config(table, run={"reserve": 0}), tmp_path / "b")
+
+
 def test_metrics_have_a_line_an_evaluation(table, tmp_path):
     train(config(table, evaluation={"every": 0.5, "batch_size": 3}), tmp_path / "a")
     found = lines(tmp_path / "a")

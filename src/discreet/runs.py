@@ -522,11 +522,10 @@ def make_schedule(
     return torch.optim.lr_scheduler.LambdaLR(optimizer, factor)
 
 
-def _ledger(config: Config, folder: Path) -> Ledger | Path:
+def _ledger(config: Config, folder: Path) -> Ledger:
     run = config.run
-    if run.ledger is None:
-        return folder / "ledger.jsonl"
-    return Ledger(run.ledger, dataset=run.dataset, epsilon=run.dataset_epsilon, delta=run.dataset_delta)
+    path = folder / "ledger.jsonl" if run.ledger is None else run.ledger
+    return Ledger(path, dataset=run.dataset, epsilon=run.dataset_epsilon, delta=run.dataset_delta, reserve=run.reserve)
 
 
 def _device(config: Config) -> torch.device:
