@@ -243,7 +243,7 @@ class RunSection(Section, frozen=True):
     ledger: Annotated[str | None, doc("the ledger of a data set, which caps all its runs; the run's own otherwise")] = (
         None
     )
-    reserve: Annotated[int, doc("steps a line of the ledger counts ahead: faster, and a crash wastes as many")] = 1
+    reserve: Annotated[int, doc("steps a line of the ledger counts ahead: faster, but a stop wastes the rest")] = 1
     dataset: Annotated[str | None, doc("the data set's name in that ledger")] = None
     dataset_epsilon: Annotated[float | None, doc("the cap on all runs on the data set together")] = None
     dataset_delta: Annotated[float | None, doc("the delta of that cap")] = None

@@ -23,6 +23,7 @@ from discreet import (
     Tanh,
     attach,
 )
+from discreet.bounds.clip import sum_of
 from discreet.contracts import Layout
 
 LAYOUT = Layout(("a.weight", "a.bias", "b.weight"), ((2, 3), (2,), (4,)))
@@ -150,3 +151,11 @@ def test_a_module_is_clipped_as_one_and_names_are_checked():
 def test_a_norm_must_be_a_positive_number(bound, norm):
     with pytest.raises(ConfigError, match="must be a finite number > 0"):
         bound(norm)
+
+
+def test_a_units_norm_has_the_same_bits_however_many_units_there_are():
+    """Or an example that is left out would move the others, by a rounding each."""
+    norms = {f"p{i}": torch.rand(60) for i in range(12)}
+    every = sum_of(norms)
+    for units in range(1, 60):
+        assert torch.equal(sum_of({name: squared[:units] for name, squared in norms.items()}), every[:units])

@@ -350,7 +350,7 @@ def of_grams(left, right, tolerance=1e-5):
     return len(made)
 
 
-@pytest.mark.parametrize("rows", [2, 50, 128, 300])
+@pytest.mark.parametrize("rows", [2, 50, 128])
 def test_units_whose_rows_have_nothing_to_do_with_each_other_are_not_made(rows):
     assert of_grams(R(4, rows, 256), R(4, rows, 96), 1e-6) == 0  # also where there are many products to add
 
@@ -369,6 +369,17 @@ def test_rows_whose_squares_are_too_small_count_where_they_meet_large_ones(tiny,
     left, right = R(4, 3, 32) * factors, R(4, 3, 48) / factors * torch.tensor([1.0, beside, beside])[:, None]
     of_grams(left, right)
     of_grams(right, left)
+
+
+@pytest.mark.parametrize("values", [64, 1024, 4096])
+@pytest.mark.parametrize("left", [0.3, 0.22, 0.205, 0.1])
+def test_small_values_behind_a_large_one_are_not_lost_one_by_one(values, left):
+    """Their squares are half a rounding of the large one's: added to it alone, each would vanish."""
+    rows = torch.full((1, 2, values), 0.97**0.5 * 2.0**-12)
+    rows[:, 1] *= -1
+    rows[:, :, 0] = 1.0
+    of_grams(rows.abs(), torch.eye(2)[None])
+    of_grams(rows, torch.tensor([[[1.0, left, 0.0], [-1.0, 0.0, left]]]))
 
 
 @pytest.mark.parametrize("rows", [2, 8, 64, 256])

@@ -101,6 +101,8 @@ def test_denoising_is_compared_with_a_tuned_baseline(tuned, words):
 def test_the_common_rate_is_chosen_on_held_out_rows_among_those_that_all_were_given():
     both = [trained(m, a, rate=r) for m in ("DP-SGD", "Gaussian, KS") for r, a in ((2.0, 0.8), (4.0, 0.9))]
     assert encoding.common_rate(results(*both, trained("DP-SGD", 0.99, rate=8.0))) == 4.0
+    lacking = [(c, {k: v for k, v in m.items() if c["learning_rate"] > 2 or k != "validation"}) for c, m in both]
+    assert encoding.common_rate(results(*lacking)) == 4.0
 
 
 @pytest.mark.parametrize(("accuracy", "words"), [(0.99, "holds"), (0.9, "does not hold")])

@@ -48,10 +48,12 @@ def one_block(layout: Layout, norm: float) -> Blocks:
 
 
 def sum_of(norms: "Mapping[str, Tensor]") -> "Tensor":
-    """The squared norm over several parameters, per unit."""
-    import torch
-
-    return torch.stack(list(norms.values())).sum(0)
+    """The squared norm over several parameters, per unit: added in one order, however many units there are."""
+    first, *rest = norms.values()
+    total = first.clone()
+    for squared in rest:
+        total += squared
+    return total
 
 
 def shrink(squared: "Tensor", norm: float) -> "Tensor":

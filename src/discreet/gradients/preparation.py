@@ -192,8 +192,8 @@ class Rescaling:
     def of(cls, prepared: Prepared) -> "Rescaling | None":
         """The form of a preparation, if it has it."""
         weight = prepared.parameter.detach()
-        if prepared.made_shape != weight.shape or weight.dim() < 2 or weight[0].numel() < 4:
-            return None
+        if prepared.made_shape != weight.shape or weight.dim() < 2 or weight[0].numel() < 4 or weight.numel() < 16:
+            return None  # of another shape, or too small for a draw to show what it is not
         flat = weight.reshape(len(weight), -1).to(sum_dtype(weight.dtype))
         generator = torch.Generator()
         generator.seed()
@@ -202,7 +202,8 @@ class Rescaling:
         random = torch.rand(flat.shape, generator=generator).to(flat).sub_(0.5)
         random -= ((random[:, None] @ directions.mT) @ directions)[:, 0]  # or little of a short one might lie outside
         random /= 2 * torch.linalg.vector_norm(random, dim=1, keepdim=True)
-        mixed = (torch.rand(len(flat), 1, 2, generator=generator) - 0.5).to(flat) @ directions
+        signs = torch.tensor([0.5, -0.5])  # apart, or what leaks from both alike would cancel
+        mixed = (torch.rand(len(flat), 1, 2, generator=generator).add_(0.5) * signs).to(flat) @ directions
         tried = torch.cat([directions + torch.stack([random, -random], 1), mixed], 1)  # [outputs, 3, values]
         pulled = prepared.pull(tried.transpose(0, 1).reshape(3, *weight.shape))
         pulled = pulled.reshape(3, *flat.shape).transpose(0, 1)

@@ -327,18 +327,31 @@ def leanest(kernels: dict[str, Cost]) -> str:
 
 
 _TINY = 1e-28  # far above what an entry of a Gram matrix loses where squares are too small for float32
-_LEFT = 0.02  # of what rounding can do: with less left, a unit is made
+_LEFT = 0.05  # of what rounding can do: with less left, a unit is made
+_TERMS = 64  # of a product that are added one after the other
 
 
 def gram_norms(left: Tensor, right: Tensor, make: Callable[[int, int], Tensor]) -> Tensor:
     """For few rows: <G, G> from two Gram matrices, G never made, but for units whose rows nearly cancel."""
-    return norms_of_grams(left @ left.mT, right @ right.mT, make)
+    return norms_of_grams(gram(left), gram(right), make)
+
+
+def gram(rows: Tensor) -> Tensor:
+    """The products of a unit's rows, [units, rows, rows], in parts: a long row's small values are not lost one by one.
+
+    An entry is off by at most _TERMS + values / _TERMS roundings of the product of its two rows' lengths.
+    """
+    first, *rest = rows.split(_TERMS, 2)
+    found = first @ first.mT
+    for part in rest:
+        found.baddbmm_(part, part.mT)
+    return found
 
 
 def norms_of_grams(first: Tensor, second: Tensor, make: Callable[[int, int], Tensor]) -> Tensor:
     """Squared norms of sums of outer products, from the Gram matrices of both sides, [units, rows, rows].
 
-    An entry is off by at most some roundings of the product of its two rows' lengths. So the sum of their products is
+    An entry is off by some roundings of the product of its two rows' lengths (`gram`). So the sum of their products is
     off by at most that many roundings of |x|' |S| |x| + |y|' |F| |y|, with the lengths |x| and |y| of the rows and the
     values |F| and |S| of the matrices without their signs: a unit with little left of it is made. So is one in which
     what is too small for the format on one side could meet enough on the other.

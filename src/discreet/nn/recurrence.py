@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from discreet.gradients import Call, rule
 from discreet.gradients.rows import Rows
-from discreet.gradients.uses import OuterProducts, Use, leanest, norms_of_grams
+from discreet.gradients.uses import OuterProducts, Use, gram, leanest, norms_of_grams
 
 _CHUNK = 8  # steps whose factors are made at a time, so that they are still in the cache when they are used
 
@@ -481,8 +481,8 @@ class StepProducts(OuterProducts):
         if self._kept is not None or self.left.shape[1] == 1 or (self.kernel or leanest(self.kernels())) != "gram":
             return super().norms()
         if self._name not in self._found:
-            self._found[self._name] = self.left @ self.left.mT
-        left, right = self._found[self._name], self.right @ self.right.mT
+            self._found[self._name] = gram(self.left)
+        left, right = self._found[self._name], gram(self.right)
         one, other = (g.diagonal(dim1=1, dim2=2).clamp(min=_SMALL).double() for g in (left, right))
         self._lengths = one.mul_(other).sqrt_().sum(1)
         return norms_of_grams(left, right, self._make)

@@ -208,7 +208,7 @@ def chosen(results: Results, *settings: str) -> Results:
         some = results.where(**dict(zip(settings, values, strict=True)))
         rates = some.settings("rate")
         if rates:
-            best = max(rates, key=lambda rate: some.where(rate=rate).mean("validation"))
+            best = max(rates, key=lambda rate: some.where(rate=rate).held_out())
             kept = Results((*kept, *some.where(rate=best)))
     return kept
 

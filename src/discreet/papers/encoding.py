@@ -366,7 +366,7 @@ def common_rate(results: Results) -> float:
     shared = [r for r in results.settings("learning_rate") if all(m.where(learning_rate=r) for m in methods)]
 
     def average(rate: float) -> float:
-        return sum(m.where(learning_rate=rate).mean("validation") for m in methods)
+        return sum(m.where(learning_rate=rate).held_out() for m in methods)
 
     return max(shared, key=average, default=_FIRST)
 

@@ -59,6 +59,11 @@ class Results(tuple[Result, ...]):
         found = self.values(name)
         return statistics.fmean(found) if found else math.nan
 
+    def held_out(self) -> float:
+        """The mean accuracy on held-out rows, by which settings are chosen; below any other where there is none."""
+        mean = self.mean("validation")
+        return -math.inf if math.isnan(mean) else mean
+
     def deviation(self, name: str = "accuracy") -> float:
         """The standard deviation over seeds; nan for fewer than two."""
         found = self.values(name)

@@ -73,7 +73,7 @@ def chosen(results: Results, *names: str) -> Results:
     """Of these results, those with the values of the named fields that did best on held-out rows, mean over seeds."""
     settings = dict.fromkeys(tuple(r.case[n] for n in names) for r in results)
     groups = [results.where(**dict(zip(names, values, strict=True))) for values in settings]
-    return max(groups, key=lambda group: group.mean("validation"), default=Results())
+    return max(groups, key=Results.held_out, default=Results())
 
 
 def better(ours: Results, base: Results) -> bool:
