@@ -1,6 +1,7 @@
 """Models and losses that mix examples are refused; those that do not are not."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -9,9 +10,10 @@ from torch import nn
 from torch.nn import functional as F
 
 from discreet import PrivacyError
-from discreet.gradients import Engine
+from discreet.gradients import Engine, engine
 from discreet.gradients.graph import now
-from discreet.gradients.rows import Matching, Rows, random_labels
+from discreet.gradients.rows import Matching, Rows, random_labels, random_signs
+from discreet.gradients.sites import analyse
 
 B = 6
 R = torch.randn
@@ -88,6 +90,36 @@ def test_no_two_units_have_the_same_labels(units):
     assert len(rounds) == (1 if units <= 32 else 2 if units <= 32**2 else 3)
     assert all(abs(v) <= 1 for r in rounds for v in r.tolist())  # nothing overflows that did not before
     assert all(math.frexp(abs(v))[0] == 0.5 for r in rounds for v in r.tolist())
+
+
+@pytest.mark.parametrize("units", [1, 2, 33, 500])
+def test_no_two_units_have_the_same_signs(units):
+    rounds = random_signs(units, torch.float32)
+    assert len({tuple(r[i].item() for r in rounds) for i in range(units)}) == units
+    assert all(r.abs().eq(1).all() for r in rounds)
+
+
+def test_what_underflows_in_a_probe_and_turns_a_rounding_is_no_mixing():
+    """A product that lies in the middle between two floats is rounded by a term so small that labels make it vanish."""
+    model = nn.Sequential(nn.Linear(3, 16), nn.Linear(16, 2, bias=False))
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([[-1.0], [1.5]]).expand(2, 16))
+    gradient = torch.tensor([1e-41, 1 + 2.0**-23])  # of the outputs; (1 + 2^-23) 1.5 is such a middle
+
+    def losses(x):
+        return model(x) @ gradient
+
+    made = Engine(model)
+    for _ in range(5):  # labels are random: each round has some that make it vanish
+        assert made.gradients(losses(R(32, 3)), 32, probe=True).norms()["0.weight"].isfinite().all()
+
+
+def test_mixing_is_refused_by_signs_alone(monkeypatch):
+    monkeypatch.setattr(engine, "analyse", partial(analyse, labelled=random_signs))
+    for mixing in (lambda h: h - h.mean(0), lambda h: h - h.amax(0), lambda h: h.roll(1, 0) + h):
+        model = mlp(Middle(mixing))
+        with pytest.raises(PrivacyError, match="mixes examples"):
+            Engine(model).gradients(square_loss(model(R(B, 3).float())), B)
 
 
 @pytest.mark.parametrize("scale", [1.0, 1e30, 1e36])

@@ -143,7 +143,7 @@ class Gate:
     def _rows(self, losses: "Tensor", leaf: "Tensor", parameters: "Mapping[str, Tensor]") -> "Tensor":
         """The gradient of the losses at the last layer's outputs, if each row of it is one unit's own."""
         from discreet.gradients.graph import walk
-        from discreet.gradients.rows import Matching, random_labels
+        from discreet.gradients.rows import Matching, random_labels, random_signs
         from discreet.gradients.sites import gradients_at
 
         graph = walk(losses, {id(p): name for name, p in parameters.items()} | {id(leaf): ""}, self._since)
@@ -161,18 +161,18 @@ class Gate:
             found = gradients_at(graph, losses, [edge], weights, retain=True)
             return found[edge] if edge in found else leaf.detach() * 0
 
-        labels = random_labels(len(losses), losses.dtype)
         plain = gradient(losses.detach().new_ones(len(losses)))
-        matching = Matching(plain, len(losses))
-        for label in labels:
-            matching.compare(gradient(label.to(losses.device)), label)
-        found = matching.found()
-        if found is None or found.rows.dim != 0:
-            raise PrivacyError(
-                "the loss mixes examples: one row's outputs have influence on another row's loss. Use a loss that is "
-                "computed row by row (reduction='none', no statistics of the batch)."
-            )
-        return plain
+        for labelled in (random_labels, random_signs):
+            matching = Matching(plain, len(losses))
+            for label in labelled(len(losses), losses.dtype):
+                matching.compare(gradient(label.to(losses.device)), label)
+            found = matching.found()
+            if found is not None and found.rows.dim == 0:
+                return plain
+        raise PrivacyError(
+            "the loss mixes examples: one row's outputs have influence on another row's loss. Use a loss that is "
+            "computed row by row (reduction='none', no statistics of the batch)."
+        )
 
     def _backward(self, output: "Tensor", rows: "Tensor", parameters: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
         """The gradient of sum(rows * output) for each parameter."""

@@ -64,6 +64,18 @@ def random_labels(units: int, dtype: torch.dtype) -> list[Tensor]:
             return rounds
 
 
+def random_signs(units: int, dtype: torch.dtype) -> list[Tensor]:
+    """Factors plus or minus one for each unit, in as many rounds as it takes to tell any two units apart.
+
+    They change no bit but the sign, whatever a pass computes. A value that is shrunk may underflow: then what it was
+    added to may be rounded the other way, where it had lain in the middle.
+    """
+    generator = torch.Generator()
+    generator.seed()
+    codes = torch.randperm(units, generator=generator)
+    return [1 - 2 * ((codes >> bit) & 1).to(dtype) for bit in range(max(1, (units - 1).bit_length()))]
+
+
 def _reach(dtype: torch.dtype) -> int:
     """How far exponents of two may go without leaving the range of the dtype."""
     return 15 if torch.finfo(dtype).max > 1e10 else 3

@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from discreet.errors import PrivacyError
 from discreet.gradients.graph import Edge, Graph, Node, is_leaf
-from discreet.gradients.rows import Fingerprints, Match, Matching, Rows, random_labels
+from discreet.gradients.rows import Fingerprints, Match, Matching, Rows, random_labels, random_signs
 
 # ops that only rearrange a parameter: its value is the same for every unit above them, and so is its norm
 REARRANGEMENTS = {
@@ -124,7 +124,12 @@ def visit(
 
 
 def analyse(
-    graph: Graph, losses: Tensor, units: int, own: Sequence[Tensor], known: frozenset[int] = frozenset()
+    graph: Graph,
+    losses: Tensor,
+    units: int,
+    own: Sequence[Tensor],
+    known: frozenset[int] = frozenset(),
+    labelled: Callable[[int, torch.dtype], list[Tensor]] = random_labels,
 ) -> Analysis:
     """Find the sites of a graph.
 
@@ -134,13 +139,14 @@ def analyse(
     may be data, mixes examples.
 
     `known` are ops that prepared parameters when they were looked at before. If they still may, they are taken for
-    that: it is exact, whatever they are.
+    that: it is exact, whatever they are. Before a graph is refused, it is looked at again with signs for labels: these
+    take more passes, and cannot make rounding look like a mixing of examples.
     """
 
     def prepares(n: int) -> bool:
         return _all_shared(graph, n, shared) and constants_are_known(graph, n, own, units)
 
-    labels = random_labels(units, losses.dtype)
+    labels = labelled(units, losses.dtype)
     shared = set(graph.leaves)  # nodes whose value does not depend on the batch
     carrying: dict[int, dict[int, Match]] = {}
     failed: dict[int, None] = {}
@@ -176,6 +182,8 @@ def analyse(
             del failed[n]
         shared.update(settled)
         pending += settled
+    if failed and labelled is random_labels:
+        return analyse(graph, losses, units, own, known, random_signs)
     if failed:
         _refuse_mixing(graph, list(failed))
     below = _parameters_below(graph, shared)
