@@ -2,6 +2,7 @@
 
     discreet reproduce 000 && ... && discreet reproduce 004
     python benchmarks/papers.py [--results results] [--size usual] [--update]
+    python benchmarks/papers.py --results benchmarks/measured --update       # from what was measured for the page
 
 Prints one table, every result that the papers state, ours in their form and in a sound one, and both epsilons; then a
 section a paper. With --update they are written into docs/papers.md between their marks, and the charts into
@@ -9,8 +10,8 @@ docs/figures; what stands there of a paper of which nothing has been measured in
 """
 
 import argparse
+import json
 import sys
-import time
 from pathlib import Path
 
 from race.machine import about, sentence
@@ -46,7 +47,7 @@ def section(number, results, size, figures):
                 (figures / name).write_text(svg(chart, alone=True), encoding="utf-8")
         if words := experiment.found(found):
             lines += [words, ""]
-        day = time.strftime("%Y-%m-%d", time.localtime(file.stat().st_mtime))
+        day = max(json.loads(line)["at"] for line in file.read_text().splitlines())
         seeds, seconds = len({r.seed for r in found}), sum(r.seconds for r in found)
         lines += [
             f"`discreet reproduce {number} {experiment.name}{flag}`, {day}: {len(found)} trainings, {seeds} "

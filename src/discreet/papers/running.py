@@ -76,6 +76,7 @@ def run(
 
     def keep(task: Task, result: Result) -> None:
         values = {"case": task.case, "seed": task.seed, "measured": result.measured, "seconds": result.seconds}
+        values["at"] = time.strftime("%Y-%m-%d")
         with file.open("a", encoding="utf-8") as out:
             out.write(json.dumps(_writable(values)) + "\n")
             out.flush()
