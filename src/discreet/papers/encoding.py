@@ -406,7 +406,8 @@ def sooner(results: Results) -> str:
     ours, theirs = (
         sum(epochs_until(r.measured["curve"], goal) for r in group) / len(group) for group in (denoised, base)
     )
-    words = f"to {goal:.1%} (two points below where DP-SGD ends): {ours:.2g} epochs, DP-SGD {theirs:.2g}, each tuned"
+    told = f"{ours:.2g} epochs" if math.isfinite(ours) else "not in all seeds"
+    words = f"to {goal:.1%} (two points below where DP-SGD ends): {told}, DP-SGD {theirs:.2g}, each tuned"
     return f"{'holds' if ours < 0.9 * theirs else 'does not hold'}: {words}"
 
 

@@ -6,7 +6,7 @@ is the same with the noise at which 20 is proven.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from typing import Any
@@ -127,6 +127,23 @@ def proven(results: Results) -> str:
     return f"Epsilon is said to be {SAID:g}; proven is {' and '.join(parts)}." if parts else ""
 
 
+def _length_run(results: Results) -> str:
+    """How long these trainings were, where that is not the paper's 60 epochs of 50,000 examples."""
+    length = results[0]["examples"], results[0]["epochs"]
+    told = f"{length[1]:g} epoch{'' if length[1] == 1 else 's'} of {length[0]:,} examples"
+    return "" if length == (50_000, 60) else f", after {told}; the paper has 60 of 50,000"
+
+
+def _compared(theirs: float, fields: Case) -> Callable[[Results], str]:
+    """A figure of theirs beside ours, which is of a shorter training unless the size is full."""
+
+    def verdict(results: Results) -> str:
+        ours = results.where(**fields)
+        return f"{Stated('', theirs, published=fields).judged(results)}{_length_run(ours)}" if ours else "not run"
+
+    return verdict
+
+
 def _said(case: Case) -> dict[str, float | None]:
     return {"claimed": SAID if case.get("form") == "paper" else None}
 
@@ -201,7 +218,8 @@ def _learned(results: Results) -> str:
     if math.isnan(ours + plain):
         return "not run"
     words = "as the paper says" if ours > 0.2 and plain - ours < 0.1 else "not as the paper says"
-    return f"{words}: {ours:.1%} with privacy, {plain:.1%} without"
+    told = f"{ours:.1%} with privacy, {plain:.1%} without"
+    return f"{words}: {told}{_length_run(results.where(data='cifar10'))}"
 
 
 # --- figure 2: patterns of users -------------------------------------------------------------------------------------
@@ -378,7 +396,7 @@ def _better(results: Results) -> str:
         return "not run"
     noise = max((d for d in (fixed.deviation(), moving.deviation()) if math.isfinite(d)), default=0.0)
     words = "within the seeds' spread" if abs(gain) <= 2 * noise else "higher" if gain > 0 else "lower"
-    return f"adaptive is {words}: {100 * gain:+.1f} points"
+    return f"adaptive is {words}: {100 * gain:+.1f} points{_length_run(fixed)}"
 
 
 def _robust(what: str) -> Stated:
@@ -473,7 +491,8 @@ def _large(results: Results) -> str:
     if math.isnan(small + large + base):
         return "not run"
     words = "as the paper says" if large > small and large > base else "not as the paper says"
-    return f"{words}: {small:.1%} at 128, {large:.1%} at 1,024, {base:.1%} at 1,024 with the base rate"
+    told = f"{small:.1%} at 128, {large:.1%} at 1,024, {base:.1%} at 1,024 with the base rate"
+    return f"{words}: {told}{_length_run(results)}"
 
 
 _SHORT = (
@@ -556,7 +575,14 @@ PAPER = Paper(
             _clipping_charts,
             (
                 *(
-                    Stated(f"{name} norms", theirs, SAID, _clipped(name, "paper"), _clipped(name, "sound"))
+                    Stated(
+                        f"{name} norms",
+                        theirs,
+                        SAID,
+                        _clipped(name, "paper"),
+                        _clipped(name, "sound"),
+                        verdict=_compared(theirs, _clipped(name, "paper")),
+                    )
                     for name, theirs in (("constant", 0.616), ("adaptive", 0.635))
                 ),
                 Stated("adaptive against constant", "from 61.6 % to 63.5 %", verdict=_better),
@@ -592,6 +618,7 @@ PAPER = Paper(
                         SAID,
                         {"batch_size": b, "scaled": scaled, "form": "paper"},
                         {"batch_size": b, "scaled": True, "form": "sound"} if scaled and b != 512 else None,
+                        verdict=_compared(theirs, {"batch_size": b, "scaled": scaled, "form": "paper"}),
                     )
                     for b, scaled, theirs in _BATCHES
                 ),
