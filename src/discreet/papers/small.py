@@ -18,7 +18,7 @@ from discreet.papers.experiment import Place, Results
 from discreet.training import evaluate
 
 RATES = {"mnist": 256 / 60_000, "cifar10": 256 / 50_000}  # of the papers: batches of 256
-SHOWN = {"mnist": "MNIST", "cifar10": "CIFAR-10"}
+SHOWN = {"mnist": "MNIST", "cifar10": "CIFAR-10 (JPEG copy)"}
 COPY = "CIFAR-10 is a JPEG copy here. "
 _HELD = 10_000
 
