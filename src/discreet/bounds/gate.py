@@ -144,7 +144,7 @@ class Gate:
         """The gradient of the losses at the last layer's outputs, if each row of it is one unit's own."""
         from discreet.gradients.graph import walk
         from discreet.gradients.rows import Matching, random_labels, random_signs
-        from discreet.gradients.sites import gradients_at
+        from discreet.gradients.sites import SLACK, gradients_at
 
         graph = walk(losses, {id(p): name for name, p in parameters.items()} | {id(leaf): ""}, self._since)
         reached = sorted({name for name in graph.leaves.values() if name})
@@ -162,9 +162,10 @@ class Gate:
             return found[edge] if edge in found else leaf.detach() * 0
 
         plain = gradient(losses.detach().new_ones(len(losses)))
-        for labelled in (random_labels, random_signs):
-            matching = Matching(plain, len(losses))
-            for label in labelled(len(losses), losses.dtype):
+        labels = random_labels(len(losses), losses.dtype)
+        for rounds, slack in ((labels, 0.0), (random_signs(len(losses), losses.dtype) + labels, SLACK)):
+            matching = Matching(plain, len(losses), slack)
+            for label in rounds:
                 matching.compare(gradient(label.to(losses.device)), label)
             found = matching.found()
             if found is not None and found.rows.dim == 0:

@@ -67,8 +67,8 @@ def random_labels(units: int, dtype: torch.dtype) -> list[Tensor]:
 def random_signs(units: int, dtype: torch.dtype) -> list[Tensor]:
     """Factors plus or minus one for each unit, in as many rounds as it takes to tell any two units apart.
 
-    They change no bit but the sign, whatever a pass computes. A value that is shrunk may underflow: then what it was
-    added to may be rounded the other way, where it had lain in the middle.
+    They change no bit but the sign in a pass that is linear, as a derivative is, whatever underflows in it. (A value
+    that is shrunk may vanish, and what it was added to be rounded the other way, where it had lain in the middle.)
     """
     generator = torch.Generator()
     generator.seed()
@@ -94,17 +94,19 @@ class Matching:
     """Finds where the units stand in an op's output, from its gradients for sum(losses) and for sum(label * losses).
 
     If its rows influence only their own unit's loss, every row of the second is its unit's label times the row of the
-    first, bit for bit. Values of the first that are not finite say nothing.
+    first, bit for bit, or, for labels other than signs, up to `slack` of the largest value of its unit. Values of the
+    first that are not finite say nothing.
     """
 
-    def __init__(self, plain: Tensor, units: int) -> None:
-        self._plain, self._units = plain, units  # all of it is kept: some ops at a time
+    def __init__(self, plain: Tensor, units: int, slack: float = 0.0) -> None:
+        self._plain, self._units, self._slack = plain, units, slack  # all of it is kept: some ops at a time
         self._left = [rows for rows in CANDIDATES if rows.per_unit(plain.shape, units) is not None]
 
     def compare(self, scaled: Tensor, labels: Tensor) -> None:
         """Drop every reading that these labels speak against."""
         plain, units = self._plain, self._units
-        self._left = [r for r in self._left if _scales(r.split(plain, units), r.split(scaled, units), labels)]
+        slack = 0.0 if bool((labels.abs() == 1).all()) else self._slack
+        self._left = [r for r in self._left if _scales(r.split(plain, units), r.split(scaled, units), labels, slack)]
 
     def found(self) -> Match | None:
         """Where the units stand, or None if no dimension carries them."""
@@ -175,21 +177,26 @@ def _blocks(tensor: Tensor, values: int = _BLOCK) -> Sequence[Tensor]:
     return tensor.split(max(1, values * len(tensor) // max(1, tensor.numel())))
 
 
-def _scales(before: Tensor, after: Tensor, labels: Tensor) -> bool:
-    """Whether each unit's rows changed by its label, but for underflow of the float format.
+def _scales(before: Tensor, after: Tensor, labels: Tensor, slack: float) -> bool:
+    """Whether each unit's rows changed by its label, but for underflow of the float format, and for `slack`.
 
     A value that was not finite to begin with says nothing; one that has become so was changed by others.
     """
     blocks = _blocks(before)
     theirs, factors = _blocks(after), labels.to(before).split([len(b) for b in blocks])
-    return all(_scale(b, a, f.view(-1, *[1] * (b.dim() - 1))) for b, a, f in zip(blocks, theirs, factors, strict=True))
+    shaped = [f.view(-1, *[1] * (before.dim() - 1)) for f in factors]
+    return all(_scale(b, a, f, slack) for b, a, f in zip(blocks, theirs, shaped, strict=True))
 
 
-def _scale(before: Tensor, after: Tensor, labels: Tensor) -> bool:
+def _scale(before: Tensor, after: Tensor, labels: Tensor, slack: float) -> bool:
     expected = before * labels
     if torch.equal(expected, after):
         return True
     limits, reach = torch.finfo(expected.dtype), _reach(expected.dtype)
     # float16 underflows early, and what it rounded there is carried on by the ops below
     extreme = limits.tiny * (2.0**reach if limits.max > 1e10 else limits.eps * 2.0 ** (2 * reach + 2))
-    return bool(((expected == after) | ~expected.isfinite() | ((expected - after).abs() <= extreme)).all())
+    allowed: Tensor | float = extreme
+    if slack:
+        largest = expected.abs().nan_to_num(0.0, 0.0, 0.0).flatten(1).amax(1)
+        allowed = (slack * largest).clamp(min=extreme).view(labels.shape)
+    return bool(((expected == after) | ~expected.isfinite() | ((expected - after).abs() <= allowed)).all())

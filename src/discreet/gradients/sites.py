@@ -129,7 +129,8 @@ def analyse(
     units: int,
     own: Sequence[Tensor],
     known: frozenset[int] = frozenset(),
-    labelled: Callable[[int, torch.dtype], list[Tensor]] = random_labels,
+    *,
+    again: bool = False,
 ) -> Analysis:
     """Find the sites of a graph.
 
@@ -139,14 +140,18 @@ def analyse(
     may be data, mixes examples.
 
     `known` are ops that prepared parameters when they were looked at before. If they still may, they are taken for
-    that: it is exact, whatever they are. Before a graph is refused, it is looked at again with signs for labels: these
-    take more passes, and cannot make rounding look like a mixing of examples.
+    that: it is exact, whatever they are. Before a graph is refused it is looked at `again`, with signs for labels, too:
+    that takes more passes, but signs show every mixing by which a gradient is still linear in the losses' weights, and
+    no rounding as one. Beside them, other labels need then show no more than that it is linear, up to SLACK.
     """
 
     def prepares(n: int) -> bool:
         return _all_shared(graph, n, shared) and constants_are_known(graph, n, own, units)
 
-    labels = labelled(units, losses.dtype)
+    labels = random_labels(units, losses.dtype)
+    slack = SLACK if again else 0.0
+    if again:
+        labels = random_signs(units, losses.dtype) + labels
     shared = set(graph.leaves)  # nodes whose value does not depend on the batch
     carrying: dict[int, dict[int, Match]] = {}
     failed: dict[int, None] = {}
@@ -166,7 +171,7 @@ def analyse(
         unseen = [n for n in candidates if n not in seen]
         if unseen:
             ahead = _preparations(graph, shared, own, units)
-            seen |= _looked_at(graph, losses, units, list(dict.fromkeys([*unseen, *ahead])), labels)
+            seen |= _looked_at(graph, losses, units, list(dict.fromkeys([*unseen, *ahead])), labels, slack)
         for n in candidates:
             matches = seen[n]
             told = all(m is None or m.evident for m in matches.values())
@@ -182,8 +187,8 @@ def analyse(
             del failed[n]
         shared.update(settled)
         pending += settled
-    if failed and labelled is random_labels:
-        return analyse(graph, losses, units, own, known, random_signs)
+    if failed and not again:
+        return analyse(graph, losses, units, own, known, again=True)
     if failed:
         _refuse_mixing(graph, list(failed))
     below = _parameters_below(graph, shared)
@@ -195,11 +200,12 @@ def analyse(
     reached = all(len(matches) == len(graph.outputs[n]) for n, matches in carrying.items())  # every output that is used
     evident = reached and not unsure and all(m.evident for matches in carrying.values() for m in matches.values())
     evident = evident and not any(graph.name(i) in ROW_MOVERS for i in range(len(graph.nodes)))
-    again = recomputes(graph.nodes[site.node] for site in sites)
+    recomputed = recomputes(graph.nodes[site.node] for site in sites)
     made = frozenset(n for n in shared if n not in graph.leaves and graph.name(n) not in REARRANGEMENTS)
-    return Analysis(tuple(sites), evident, again, tuple(graph.last({site.node for site in sites})), made)
+    return Analysis(tuple(sites), evident, recomputed, tuple(graph.last({site.node for site in sites})), made)
 
 
+SLACK = 2.0**-20  # of a unit's largest value: what roundings that turn may come to further down a graph
 _TURN_BYTES = 1 << 28  # gradients that are held at a time, to be compared
 
 
@@ -230,7 +236,9 @@ def _preparations(graph: Graph, shared: set[int], own: Sequence[Tensor], units: 
 Found = dict[int, dict[int, Match | None]]
 
 
-def _looked_at(graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor]) -> Found:
+def _looked_at(
+    graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor], slack: float
+) -> Found:
     """Where the units stand in the outputs of ops that a gradient reaches.
 
     Most have them where they usually are, which fingerprints tell; the gradients of the others are kept and compared.
@@ -238,13 +246,13 @@ def _looked_at(graph: Graph, losses: Tensor, units: int, candidates: Sequence[in
     found = _matches(graph, losses, units, candidates, labels, Fingerprints)
     others = [n for n, matches in found.items() if any(m is None for m in matches.values())]
     for some in _in_turns(graph, others):
-        found |= _matches(graph, losses, units, some, labels, Matching)
+        found |= _matches(graph, losses, units, some, labels, partial(Matching, slack=slack))
     return found
 
 
 def _matches(
     graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor],
-    how: type[Fingerprints] | type[Matching],
+    how: Callable[[Tensor, int], Fingerprints | Matching],
 ) -> Found:  # fmt: skip
     outputs = {n: graph.outputs.get(n, []) for n in candidates}
     known: dict[int, dict[int, Fingerprints | Matching]] = {n: {} for n in candidates}
