@@ -1,3 +1,4 @@
+import hashlib
 import math
 import multiprocessing
 from fractions import Fraction
@@ -169,6 +170,28 @@ def test_chosen_are_the_coins_that_are_true(rate):
     coins, chosen = (getattr(SEEDED.stream("chosen", 0), name)(5000, rate) for name in ("bernoulli", "chosen"))
     assert coins.dtype == np.bool_
     assert np.array_equal(np.flatnonzero(coins), chosen)
+
+
+@pytest.mark.parametrize(
+    ("seed", "count", "rate", "expected"),
+    [
+        (0, 1000, Fraction(1, 125), [252, 270, 401, 491, 685, 812, 868]),
+        (1, 60_000, Fraction(1, 7500), [247, 9559, 12204, 26188, 30368, 39830, 51418, 56504, 58189]),
+        (2, 40, Fraction(1, 3), [3, 5, 7, 9, 12, 13, 21, 24, 30, 39]),
+        (4, 500, Fraction(0.02), [8, 118, 122, 245, 285, 379, 390]),
+        (5, 12, Fraction(25, 32), [0, 2, 3, 4, 5, 7, 8, 9, 10, 11]),
+    ],
+)
+def test_a_seed_chooses_what_it_always_has(seed, count, rate, expected):
+    assert Root(seed).stream("sampling", 5).chosen(count, rate).tolist() == expected
+
+
+def test_the_draws_of_an_mnist_run_under_a_seed_stay_the_same():
+    """Of 20 steps, by a digest."""
+    draws = [Root(6).stream("sampling", step).chosen(60_000, Fraction(256, 60_000)) for step in range(20)]
+    assert [len(draw) for draw in draws[:5]] == [274, 250, 207, 227, 271]
+    digest = hashlib.sha256(b"".join(draw.astype("<i8").tobytes() for draw in draws)).hexdigest()
+    assert digest == "ac2aec2529f606d2f93c504b6310aa9979f1a1b983c103d21674fa532f47bb70"
 
 
 def test_rate_one_takes_all():

@@ -120,11 +120,10 @@ class Source:
         if not rest:
             return (octets < first).nonzero()[0]
         found = (octets <= first).nonzero()[0]
-        tied = (octets[found] == first).nonzero()[0]
+        kept = octets[found] != first
+        tied = (~kept).nonzero()[0]
         if not len(tied):
             return found
-        kept = np.ones(len(found), np.bool_)
-        kept[tied] = False
         kept[tied[self._chosen(len(tied), rest, denominator)]] = True
         return found[kept]
 
