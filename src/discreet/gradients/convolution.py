@@ -12,13 +12,14 @@ from discreet.gradients.uses import (
     NORM,
     PRODUCT,
     RESULT,
-    SUM,
     Cost,
     Kept,
     Measure,
     Use,
     gram_norms,
+    keeping,
     leanest,
+    nearly_cancelling,
     parts,
     row_lengths,
     squared_norms,
@@ -39,7 +40,8 @@ class Convolution:
     | grouped      | the library's own backward of a convolution with the units folded into its groups    |
     | gram         | not at all: norms from two Gram matrices, places x places                            |
 
-    `unfold+keep` and `grouped+keep` keep them for the sum; the others take it by the library's own backward.
+    `unfold+keep` and `grouped+keep` keep them for the sum, as do `unfold+later` and `grouped+later` once the backward
+    pass is over; the others take it by the library's own backward.
     A transposed convolution is one whose input and output have changed places.
     """
 
@@ -58,16 +60,18 @@ class Convolution:
         groups, window = int(self.settings["groups"]), math.prod(self.shape[1:])
         places = math.prod(outputs.shape[2:]) * (inputs.shape[0] // self.units)
         size, channels = self.shape.numel(), self.shape[0] // groups
-        product, kept = PRODUCT * places * size, size * inputs.element_size()
+        product = PRODUCT * places * size
         ways = {"unfold": product + self._copying() * places * window * groups + RESULT * size}
         if not any(self.settings["output_padding"]):  # of which the native call knows nothing
             narrow = inputs.shape[1] // groups < LEAST_CHANNELS
             ways["grouped"] = product * (NARROW if narrow else 1) + GROUPED_RESULT * size
         found = {way: Cost(made + NORM * size + product) for way, made in ways.items()}
-        found |= {f"{way}+keep": Cost(made + (NORM + SUM) * size, kept) for way, made in ways.items()}
+        for way, made in ways.items():
+            found |= keeping(way, made, size, inputs.element_size())
         if groups == 1:
             squares = places * places * (1.6 * PRODUCT * (window + channels) + 4 * NORM)
-            found["gram"] = Cost(product + self._copying() * places * window + squares)
+            twice = (1 + nearly_cancelling(places)) * product
+            found["gram"] = Cost(twice + self._copying() * places * window + squares)
         return found
 
     def _copying(self) -> float:

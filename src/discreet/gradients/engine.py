@@ -18,7 +18,7 @@ from discreet.gradients.passes import FreePasses, Passes
 from discreet.gradients.preparation import Prepared, Several, Way, combine
 from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, read
 from discreet.gradients.sites import Analysis, Site, analyse, inside, visit
-from discreet.gradients.uses import Known, Materialised, Use, squared_norms, sum_dtype
+from discreet.gradients.uses import LATER, Known, Materialised, Use, squared_norms, sum_dtype
 
 MEMORY = 1.3  # times what the forward pass saved
 _MOST_KNOWN = 256  # structures remembered; models unrolled over time have one for each length
@@ -220,8 +220,9 @@ class Pass:
                 self._uses.setdefault(name, []).append(found)
                 self.places[name] = node
                 if now and self._plan is not None and self._analysis.uses[name] == 1:
-                    found.kernel = self._plan.get(name)
-                    self.norms[name] = found.norms()
+                    found.kernel = kernel = self._plan.get(name)
+                    if kernel is None or not kernel.endswith(LATER):
+                        self.norms[name] = found.norms()
                 self._held += [(tensor, tensor._version) for tensor in found.held()]
 
     def _by_rule(self, node: int, take: Take, reached: dict[int, Tensor], shared: dict[str, Any]) -> Use | None:

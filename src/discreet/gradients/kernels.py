@@ -1,6 +1,7 @@
 """Which kernel each parameter's gradients are made by: the fastest ones whose memory fits beside the activations."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -8,7 +9,7 @@ from torch import Tensor
 
 from discreet.errors import ConfigError
 from discreet.gradients.graph import Graph
-from discreet.gradients.uses import Cost, Use
+from discreet.gradients.uses import KEEP, LATER, Cost, Use
 
 LEAST = 24 << 20  # bytes: what a step keeps beside less than that is lost in what a process takes anyway
 
@@ -45,9 +46,11 @@ def choose(
         if costs[best].kept and gain > 0:
             better.append((gain / costs[best].kept, name, best))
     for _, name, kernel in sorted(better, reverse=True):
-        trial = found | {name: kernel}
-        if peak.of(trial) <= memory * max(peak.ordinary, LEAST):
-            found = trial
+        for ending in (KEEP, LATER):
+            trial = found | {name: kernel.removesuffix(KEEP) + ending}
+            if peak.of(trial) <= memory * max(peak.ordinary, LEAST):
+                found = trial
+                break
     return found
 
 
@@ -55,8 +58,9 @@ class Peak:
     """The most memory that a backward pass takes, in bytes, for a choice of kernels.
 
     As the pass goes from op to op, it takes the gradients of the op's outputs and inputs, frees what the op saved, and
-    adds what is kept or held for it until the sum is taken. `ordinary` is the peak where nothing is. It is made before
-    the pass, which frees what it looks at; `own` tensors are the model's, which no step frees.
+    adds what is kept or held for it until the sum is taken. When it is over, what is made later is made, parameter by
+    parameter, and what that was made of is freed. `ordinary` is the peak where nothing is kept or held. It is made
+    before the pass, which frees what it looks at; `own` tensors are the model's, which no step frees.
     """
 
     def __init__(self, graph: Graph, own: Iterable[Tensor]) -> None:
@@ -75,7 +79,7 @@ class Peak:
         for i, node in enumerate(graph.nodes):
             made = [m.dtype.itemsize * math.prod(m.shape) for m in node._input_metadata if m.shape is not None]
             self._passing[self._place[i]] = 2 * sum(made) if graph.inputs[i] else 0
-        self.ordinary = self._highest([], {})
+        self.ordinary = self._highest([], {}, [])
 
     def expect(self, uses: Mapping[str, Use], places: Mapping[str, int]) -> None:
         """What will be taken apart, and at which ops."""
@@ -90,18 +94,28 @@ class Peak:
         """The peak with these kernels."""
         added: list[tuple[int, int]] = []
         held: dict[int, int] = {}
+        last: dict[int, str | None] = {}  # who frees what is held: the last one that makes something of it later
+        later: dict[str, int] = {}
         for name, use in self._uses.items():
-            cost = self._costs[name].get(kernels.get(name, ""))
-            if cost is not None and cost.kept:
-                added.append((self._at[name], use.units * cost.kept))
+            kernel = kernels.get(name, "")
+            size = use.units * self._costs[name][kernel].kept if kernel.endswith((KEEP, LATER)) else 0
+            if kernel.endswith(KEEP):
+                added.append((self._at[name], size))
                 continue
-            for key, size in self._held[name].items():
+            if kernel.endswith(LATER):
+                later[name] = size
+            for key, bytes_held in self._held[name].items():
                 if key not in held and key not in self._bytes:
-                    added.append((self._at[name], size))
-                held[key] = size
-        return self._highest(added, held)
+                    added.append((self._at[name], bytes_held))
+                held[key] = bytes_held
+                last[key] = name if name in later and last.get(key, "") is not None else None
+        freed = Counter[str]()
+        for key, name in last.items():
+            if name is not None:
+                freed[name] += held[key]
+        return self._highest(added, held, [(size, freed[name]) for name, size in later.items()])
 
-    def _highest(self, added: list[tuple[int, int]], held: Mapping[int, int]) -> int:
+    def _highest(self, added: list[tuple[int, int]], held: Mapping[int, int], later: list[tuple[int, int]]) -> int:
         change = [0] * (len(self._place) + 1)
         for place, size in added:
             change[place] += size
@@ -112,6 +126,9 @@ class Peak:
         for passing, difference in zip([*self._passing, 0], change, strict=True):
             now += difference
             peak = max(peak, now + passing)
+        for made, freed in later:
+            peak = max(peak, now + made)
+            now += made - freed
         return peak
 
 

@@ -42,6 +42,19 @@ NORM = 0.15  # a value that is squared and summed
 SUM = 0.17  # a value of kept gradients that is added to the weighted sum
 
 
+KEEP, LATER = "+keep", "+later"  # ends of kernels' names: what is made is kept for the sum
+
+
+def keeping(way: str, made: float, size: int, itemsize: int) -> dict[str, Cost]:
+    """The kernels that keep the gradients they make, of `size` values each, in `made` nanoseconds.
+
+    One makes them while the backward pass goes by, and frees what they are made of; the other when the pass is over and
+    the activations below are freed, too.
+    """
+    cost = Cost(made + (NORM + SUM) * size, size * itemsize)
+    return {way + KEEP: cost, way + LATER: cost}
+
+
 class Use(Protocol):
     """What an op did with a parameter, unit by unit."""
 
@@ -226,6 +239,7 @@ class OuterProducts:
     | ------------ | ----------------------------------- | ----------------------- |
     | product      | of gradients made in parts          | one product of all rows |
     | product+keep | of gradients made and kept          | of what was kept        |
+    | product+later| the same, when the pass is over     | of what was kept        |
     | gram         | from two Gram matrices, rows x rows | one product of all rows |
 
     One row a unit needs none of them: the norm is the product of the rows' norms. `factors` are the squared norms of
@@ -264,8 +278,8 @@ class OuterProducts:
         made = product + RESULT * a * b
         return {
             "product": Cost(made + product + NORM * a * b),
-            "product+keep": Cost(made + (NORM + SUM) * a * b, a * b * self.left.element_size()),
-            "gram": Cost(product + rows * rows * (1.3 * PRODUCT * (a + b) + 4 * NORM)),
+            **keeping("product", made, a * b, self.left.element_size()),
+            "gram": Cost((1 + nearly_cancelling(rows)) * product + rows * rows * (1.3 * PRODUCT * (a + b) + 4 * NORM)),
         }
 
     def norms(self) -> Tensor:
@@ -280,7 +294,7 @@ class OuterProducts:
         if self._kept is not None:
             return self._kept.measured(measure)
         size = self.left.shape[2] * self.right.shape[2] * self.left.element_size()
-        if not self._chosen().endswith("+keep"):
+        if not self._chosen().endswith((KEEP, LATER)):
             return torch.cat([measure(self._make(i, j)) for i, j in parts(self.units, size)])
         self._kept, found = Kept.made(self._make, self.units, size, measure)
         self.left, self.right = (t.new_empty(self.units, 0, t.shape[2]) for t in (self.left, self.right))  # may go
@@ -319,6 +333,12 @@ class OuterProducts:
         found = OuterProducts(self.left[units], self.right[units], self.shape)
         found.kernel = self.kernel
         return found
+
+
+def nearly_cancelling(rows: int) -> float:
+    """The part of units that are made all the same by `norms_of_grams`, by guess: of n rows that all point the same way
+    on one side (a mean over them was taken) and any way on the other, one in n is left."""
+    return min(1.0, _LEFT * rows)
 
 
 def leanest(kernels: dict[str, Cost]) -> str:
