@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
@@ -154,6 +155,17 @@ def _span(chunk: range) -> slice:
     return slice(min(chunk), max(chunk) + 1)
 
 
+def _tanh(x: Tensor, out: Tensor) -> None:
+    """tanh; of few values on a CPU by NumPy, which is three times as fast and right to two roundings."""
+    if type(x) is Tensor and x.device.type == "cpu" and x.dtype in _NUMPY and x.numel() <= _FEW:
+        np.tanh(x.numpy(), out=out.numpy())
+    else:
+        torch.tanh(x, out=out)
+
+
+_NUMPY = (torch.float32, torch.float64)
+_FEW = 1 << 17  # more are worth threads: torch gives each 2^15 at least, and four are as fast as NumPy
+
 _sigmoid_slope = torch.ops.aten.sigmoid_backward.grad_input  # (g, y): g * y * (1 - y)
 _relu_slope = torch.ops.aten.threshold_backward.grad_input  # (g, y, 0): g where y > 0
 _tanh_slope = torch.ops.aten.tanh_backward.grad_input  # (g, y): g * (1 - y^2)
@@ -184,9 +196,9 @@ class LSTMCell:
             z, three, i, f, o, g, s, h, h_next, c, c_next = [rows[t] for rows in every]
             z.addmm_(h, weight)
             three.sigmoid_()
-            g.tanh_()
+            _tanh(g, g)
             torch.mul(i, g, out=c_next).addcmul_(f, c)
-            torch.tanh(c_next, out=s)
+            _tanh(c_next, s)
             torch.mul(o, s, out=h_next)
             if len(z) < batch:
                 _stay(path, t, hidden, cells)
@@ -258,7 +270,7 @@ class GRUCell:
                 torch.mm(h, last_one, out=part)
             else:
                 torch.addmm(bias_n, h, last_one, out=part)
-            new.addcmul_(r, part).tanh_()
+            _tanh(new.addcmul_(r, part), new)
             torch.lerp(new, h, z, out=h_next)
             if len(h) < x.shape[1]:
                 _stay(path, t, hidden)
@@ -307,10 +319,14 @@ class PlainCell:
         path.first(hidden).copy_(first[0])
         _inputs(x, weights.ih, weights.bias, path.after(hidden))
         every = [path.rows(at(hidden)) for at in (path.before, path.after)]
-        weight, activate = weights.hh.t(), torch.tanh_ if self.nonlinearity == "tanh" else torch.relu_
+        weight = weights.hh.t()
         for t in path.steps:
             h, h_next = [rows[t] for rows in every]
-            activate(h_next.addmm_(h, weight))
+            h_next.addmm_(h, weight)
+            if self.nonlinearity == "tanh":
+                _tanh(h_next, h_next)
+            else:
+                h_next.relu_()
             if len(h) < x.shape[1]:
                 _stay(path, t, hidden)
         return Walk((hidden,), (), n)
