@@ -265,7 +265,7 @@ class OuterProducts:
         return {
             "product": Cost(made + product + NORM * a * b),
             "product+keep": Cost(made + (NORM + SUM) * a * b, a * b * self.left.element_size()),
-            "gram": Cost(product + rows * rows * (1.3 * PRODUCT * (a + b) + 4 * NORM)),
+            "gram": Cost(product + gram_time(rows, a + b) + 4 * NORM * rows * rows),
         }
 
     def norms(self) -> Tensor:
@@ -334,6 +334,11 @@ _TERMS = 64  # of a product that are added one after the other
 def gram_norms(left: Tensor, right: Tensor, make: Callable[[int, int], Tensor]) -> Tensor:
     """For few rows: <G, G> from two Gram matrices, G never made, but for units whose rows nearly cancel."""
     return norms_of_grams(gram(left), gram(right), make)
+
+
+def gram_time(rows: int, values: int) -> float:
+    """Nanoseconds of a unit's Gram matrix."""
+    return 1.3 * PRODUCT * rows * rows * values
 
 
 def gram(rows: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from discreet.gradients import Call, rule
 from discreet.gradients.rows import Rows
-from discreet.gradients.uses import OuterProducts, Use, gram, leanest, norms_of_grams
+from discreet.gradients.uses import Cost, OuterProducts, Use, gram, gram_time, leanest, norms_of_grams
 
 _CHUNK = 8  # steps whose factors are made at a time, so that they are still in the cache when they are used
 
@@ -482,16 +482,23 @@ def _recurrent(call: Call) -> Use | Tensor | None:
     left, right = call.split(part).flatten(1, 2), call.split(factor).flatten(1, 2)
     if call.rows != Rows(1) or left.shape[1] != len(gradient):
         return OuterProducts(left, right)
-    return StepProducts(left, right, found, name)
+    return StepProducts(left, right, found, name, shared=gradient.shape[2] == size)
 
 
 class StepProducts(OuterProducts):
     """Outer products with one row a time step, read time first; two weights share the Gram matrix of their gradient."""
 
-    def __init__(self, left: Tensor, right: Tensor, found: dict[str, Tensor], name: str) -> None:
+    def __init__(self, left: Tensor, right: Tensor, found: dict[str, Tensor], name: str, *, shared: bool) -> None:
         super().__init__(left, right)
-        self._found, self._name = found, f"{name} gram"
+        self._found, self._name, self._shared = found, f"{name} gram", shared
         self._lengths: Tensor | None = None
+
+    def kernels(self) -> dict[str, Cost]:
+        found = super().kernels()
+        if self._shared and "gram" in found:  # half of the one on the left is the other weight's
+            rows, a = self.left.shape[1:]
+            found["gram"] = Cost(found["gram"].time - gram_time(rows, a) / 2)
+        return found
 
     def norms(self) -> Tensor:
         if self._kept is not None or self.left.shape[1] == 1 or (self.kernel or leanest(self.kernels())) != "gram":
