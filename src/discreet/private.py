@@ -576,7 +576,7 @@ class _Probes:
     """The probes of the first batch (discreet.probes), each done once; the model has a hook only while it runs."""
 
     def __init__(self, model: nn.Module, *, sharded: bool = False) -> None:
-        self._model, self._sketch = model, Sketch() if sharded else None
+        self._model, self._sharded, self._sketch = model, sharded, Sketch()
         self._recorder = Recorder()
         self._handle: Any = None
         self.replayed, self._summed = False, False
@@ -588,18 +588,15 @@ class _Probes:
             self._handle = self._model.register_forward_pre_hook(self._recorder, with_kwargs=True)
 
     def plain(self, losses: Tensor, engine: Engine) -> Mapping[str, Tensor | None] | None:
-        """Autograd's own gradients, to compare with, until that is done."""
+        """Sketches of autograd's own gradients, to compare with, until that is done."""
         if self._summed or not losses.requires_grad:
             return None
-        if self._sketch is not None:
-            return self._sketch.gradients(losses, engine)
         try:
-            found = torch.autograd.grad(
-                losses.sum(), list(engine.parameters.values()), retain_graph=True, allow_unused=True
-            )
+            return self._sketch.gradients(losses, engine)
         except RuntimeError:  # graphs that allow no second pass
+            if self._sharded:  # the others are in it
+                raise
             return None
-        return dict(zip(engine.parameters, found, strict=True))
 
     @torch.no_grad()
     def compare(self, gradients: UnitGradients, plain: Mapping[str, Tensor | None]) -> None:
@@ -612,7 +609,7 @@ class _Probes:
         """Replay the call that was kept."""
         calls, self._recorder.calls = self._recorder.calls, None
         self.remove()
-        if self.replayed or calls is None or self._sketch is not None:  # FSDP2's modules cannot be copied
+        if self.replayed or calls is None or self._sharded:  # FSDP2's modules cannot be copied
             return
 
         def run(model: nn.Module, arguments: Any) -> Any:

@@ -408,7 +408,7 @@ def _culprit(calls: _Trace, others: _Trace, count: int, row: int | None) -> str:
 class Sketch:
     """Gradients in a few thousand numbers each: multiplied by random signs and folded, which nearly keeps distances.
 
-    So all of autograd's own gradients can be compared where only some have room at a time.
+    So all of autograd's own gradients can be compared without being held.
     """
 
     SIZE = 4096
@@ -447,17 +447,15 @@ class Sketch:
         return found
 
 
-def check_sums(
-    gradients: UnitGradients, plain: Mapping[str, Tensor | None], sketch: Callable[[Tensor], Tensor] | None = None
-) -> None:
-    """The engine's sum over all units is autograd's, parameter by parameter; `plain` are sketches, if there is one.
+def check_sums(gradients: UnitGradients, plain: Mapping[str, Tensor | None], sketch: Sketch) -> None:
+    """The engine's sum over all units is autograd's, parameter by parameter, of which `plain` are sketches.
 
     Where a unit nearly cancels, autograd's own sum has lost digits, and says nothing.
     """
     norms = gradients.norms()
     if gradients.cancels:
         return
-    truths = {name: truth.to_dense() for name, truth in plain.items() if truth is not None}
+    truths = {name: truth for name, truth in plain.items() if truth is not None}
     if not all(t.isfinite().all() for t in truths.values()):
         return
     # a parameter without influence has rounding for a gradient: it is measured against the whole model's
@@ -465,7 +463,7 @@ def check_sums(
     for name, parameter in gradients.parameters.items():
         total = norms[name].new_zeros(parameter.shape)
         gradients.add_one(name, torch.ones_like(norms[name]), total)
-        total = total if sketch is None else sketch(total)
+        total = sketch(total)
         truth = truths[name].to(total.dtype) if name in truths else torch.zeros_like(total)
         short = parameter.dtype in (torch.float16, torch.bfloat16)
         size = max(float(truth.norm()), floor, 1e-3 * float(norms[name].nan_to_num(0, 0, 0).sum().sqrt()))
@@ -487,8 +485,8 @@ def check_bound(gradients: UnitGradients, weights: Mapping[str, Tensor], contrac
         for unit in torch.argsort(torch.as_tensor(size), descending=True)[:_UNITS].tolist():
             total = 0.0
             for name in members:
-                one = gradients.uses[name].each(unit, unit + 1).double()
-                total += float(weights[name][unit].double() ** 2 * one.square().sum())
+                one = torch.linalg.vector_norm(gradients.uses[name].each(unit, unit + 1), dtype=torch.float64)
+                total += float((weights[name][unit].double() * one) ** 2)
             if total > (block.norm * 1.001) ** 2:
                 raise _unbounded(total**0.5, block)
 
@@ -537,11 +535,11 @@ def preflight(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], exampl
     losses = loss(twin, example)
     if not isinstance(losses, Tensor) or losses.dim() != 1:
         raise PrivacyError("the loss must return one value for each row of the batch, shape (rows,).")
-    parameters = {n: p for n, p in twin.named_parameters() if p.requires_grad}
-    plain = torch.autograd.grad(losses.sum(), list(parameters.values()), retain_graph=True, allow_unused=True)
-    gradients = Engine(twin).gradients(losses, len(losses), probe=True)
+    engine, sketch = Engine(twin), Sketch()
+    plain = sketch.gradients(losses, engine)
+    gradients = engine.gradients(losses, len(losses), probe=True)
     with torch.no_grad():
-        check_sums(gradients, dict(zip(parameters, plain, strict=True)))
+        check_sums(gradients, plain, sketch)
     state.restore()
     if not replay(model, loss, example, len(losses), state, strict=True):
         raise PrivacyError(

@@ -16,7 +16,7 @@ import discreet
 from discreet import ConfigError, PrivacyError
 from discreet.gradients import Engine, rules
 from discreet.gradients.preparation import Several
-from discreet.nn import convert
+from discreet.nn import convert, recurrence
 from discreet.nn.recurrence import StepProducts
 
 B, T, D, H = 5, 6, 3, 4
@@ -100,6 +100,18 @@ def test_outputs_and_gradients_are_those_of_torch(kind, shape, batch_first):
 def test_in_float32_they_differ_by_rounding_alone(kind):
     theirs, ours = pair(kind, torch.float32, num_layers=2, bidirectional=True)
     assert_same(theirs, ours, sequences(ours, dtype=torch.float32), None, tolerance=2e-6)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [1, recurrence._FEW])  # by NumPy where it can be, and by torch
+def test_tanh_is_right_to_two_roundings(dtype, count):
+    x = torch.cat([torch.linspace(-12, 12, 97), 10.0 ** -torch.arange(30), torch.tensor([0.0, torch.inf, -torch.inf])])
+    values = x.to(dtype).repeat(count // len(x) + 1, 1)
+    found = torch.empty_like(values)
+    recurrence._tanh(values, found)
+    torch.testing.assert_close(found, values.double().tanh().to(dtype), rtol=2 * torch.finfo(dtype).eps, atol=0.0)
+    recurrence._tanh(values, values)
+    assert torch.equal(values, found)
 
 
 @kinds

@@ -45,8 +45,8 @@ def choose(
         gain = costs[found[name]].time - costs[best].time
         if costs[best].kept and gain > 0:
             better.append((gain / costs[best].kept, name, best))
-    for _, name, kernel in sorted(better, reverse=True):
-        for ending in (KEEP, LATER):
+    for _, name, kernel in 2 * sorted(better, reverse=True):  # twice, as keeping frees what gradients are made of
+        for ending in (KEEP, LATER) if not options[name][found[name]].kept else ():
             trial = found | {name: kernel.removesuffix(KEEP) + ending}
             if peak.of(trial) <= memory * max(peak.ordinary, LEAST):
                 found = trial
