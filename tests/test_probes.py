@@ -11,7 +11,8 @@ from torch.nn.utils.parametrizations import spectral_norm
 import discreet
 from discreet import Clip, Gaussian, Mechanism, Plan, Poisson, PrivacyError, attach
 from discreet.contracts import Block, Blocks
-from discreet.probes import _copy, check_bound
+from discreet.gradients.engine import UnitGradients
+from discreet.probes import Sketch, _copy, check_bound
 
 N, D = 24, 6
 
@@ -547,3 +548,52 @@ def test_a_loss_that_goes_by_the_number_of_rows_is_seen_by_preflight():
 def test_dropout_falls_to_other_rows_and_is_no_mixing():
     private = step(stack(nn.Dropout(0.5)))
     assert any("replaying" in c.text and c.status == "checked" for c in private.guarantee().conditions)
+
+
+class Words(nn.Module):
+    def __init__(self, sparse):
+        super().__init__()
+        self.words, self.head = nn.Embedding(9, 4, sparse=sparse), nn.Linear(4, 2)
+
+    def forward(self, x):
+        return self.head(self.words(x).mean(1))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("wrong", ["words.weight", "head.weight", "head.bias", None])
+def test_sums_that_are_not_autograds_are_found_in_the_first_batch(sparse, wrong, monkeypatch):
+    """Whatever the layout of a gradient; and where one example is left out of a sum, or counts twice."""
+    real = UnitGradients.add_one
+
+    def add_one(self, name, factors, out):
+        if name == wrong:
+            factors = factors.clone()
+            factors[0] *= 2
+        real(self, name, factors, out)
+
+    monkeypatch.setattr(UnitGradients, "add_one", add_one)
+    full = discreet.methods.dp_sgd(examples=6, batch_size=6, steps=1, noise=1.0, delta=1e-5)
+    private = attach(model := Words(sparse), full)
+    for x, y in private.batches((torch.arange(18).view(6, 3) % 9, torch.arange(6) % 2)):
+        losses = F.cross_entropy(model(x), y, reduction="none")
+        if wrong is None:
+            private.backward(losses)
+        else:
+            with pytest.raises(PrivacyError, match=rf"{wrong}' do not add up to autograd's"):
+                private.backward(losses)
+            break
+    private.detach()
+
+
+def test_a_comparison_that_fails_is_no_comparison_that_was_made(monkeypatch):
+    def broken(self, gradient):
+        raise RuntimeError("no room")
+
+    monkeypatch.setattr(Sketch, "__call__", broken)
+    full = discreet.methods.dp_sgd(examples=6, batch_size=6, steps=1, noise=1.0, delta=1e-5)
+    private = attach(model := nn.Linear(3, 2), full)
+    for x, y in private.batches((torch.randn(6, 3), torch.arange(6) % 2)):
+        with pytest.raises(PrivacyError, match="cannot be compared: no room"):
+            private.backward(F.cross_entropy(model(x), y, reduction="none"))
+        break
+    private.detach()

@@ -593,6 +593,8 @@ class _Probes:
             return None
         try:
             return self._sketch.gradients(losses, engine)
+        except PrivacyError:
+            raise
         except RuntimeError:  # graphs that allow no second pass
             if self._sharded:  # the others are in it
                 raise

@@ -1,6 +1,7 @@
 """Which kernels are chosen, what they may cost, and that no kernel lets one example touch another."""
 
 import math
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -138,6 +139,51 @@ def test_the_end_of_a_pass_is_the_peak_where_more_is_made_then_than_was_freed(mo
     assert peak.of({"0.weight": "product+later", "2.weight": "product+later"}) == (
         biases + held - value * (100 + 120) + first + second
     )
+
+
+def test_keeping_is_chosen_where_holding_takes_more_than_the_limit():
+    """Many square layers with many rows each: what gradients are made of is more than they are."""
+    model = nn.Sequential(*[layer for _ in range(10) for layer in (nn.Linear(128, 128), nn.ReLU())])
+    found = chosen(model, R(16, 256, 128))
+    assert len(found) == 10
+    assert all(kernel == "product+keep" for kernel in found.values())
+
+
+def test_what_gradients_were_made_of_is_freed_before_the_next_ones_are_made(monkeypatch):
+    model, x = nn.Sequential(*[nn.Linear(64, 64) for _ in range(6)]), R(8, 32, 64)
+    found = Engine(model, kernels={"*": "product+later"})
+    found.gradients(square_loss(model(x)), 8)
+    made_of, alive, real = [], [], Kept.made.__func__
+
+    def made(cls, make, *rest):
+        use = make.__self__
+        made_of.append([weakref.ref(use.left), weakref.ref(use.right)])
+        result = real(cls, make, *rest)
+        alive.append(sum(ref() is not None for refs in made_of[:-1] for ref in refs))
+        return result
+
+    monkeypatch.setattr(Kept, "made", classmethod(made))
+    found.gradients(square_loss(model(x)), 8)
+    assert alive == [0] * 6
+
+
+def test_a_weight_that_is_used_twice_has_the_kernel_that_is_shown():
+    class Twice(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x):
+            return self.layer(torch.tanh(self.layer(x)))
+
+    model, x = Twice(), R(5, 6, 8)
+    for kernel in ("product+later", "gram"):
+        found = Engine(model, kernels={"*": kernel})
+        for _ in range(2):
+            gradients = found.gradients(square_loss(model(x)), 5)
+        assert found.kernels == {"layer.weight": kernel}
+        assert gradients.uses["layer.weight"].kernel == kernel
+        assert_exact(model, x, kernels={"*": kernel})
 
 
 # --- no kernel lets one example touch another ------------------------------------------------------------------------

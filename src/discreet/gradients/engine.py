@@ -94,8 +94,12 @@ class Engine:
         run = Pass(self, graph, structure, units, plan)
         uses = run.backward(losses)
         self.passes.taken(reads=lambda: any(map(reads_parameters, uses.values())))
+        several = structure.analysis.several
+        if plan is not None:
+            for name in several & uses.keys():
+                uses[name].kernel = plan.get(name)
         if measure and plan is None:
-            plan = choose(uses, run.places, peak, self._memory, self._pins)
+            plan = choose(uses, run.places, peak, self._memory, self._pins, several)
             remember(self._plans, key, plan)
             for name in plan.keys() & self._pins.keys():  # the others' gradients are not kept beside what they are
                 uses[name].kernel = plan[name]  # made of, all of which is held in this first pass
@@ -202,6 +206,7 @@ class Pass:
         )  # fmt: skip
         if any(tensor._version != version for tensor, version in self._held):
             raise PrivacyError("an op of the model changes a gradient in place while it is taken apart by examples.")
+        self._held, self._saved = [], None  # from here on a use alone says how long it needs what it is made of
         return {name: use for name in self._parameters if (use := combine(self._uses.get(name, [])))}
 
     def _visit(self, node: int, reached: dict[int, Tensor]) -> None:

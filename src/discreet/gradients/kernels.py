@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -15,12 +15,18 @@ LEAST = 24 << 20  # bytes: what a step keeps beside less than that is lost in wh
 
 
 def choose(
-    uses: Mapping[str, Use], places: Mapping[str, int], peak: "Peak | None", memory: float, pins: Mapping[str, str]
+    uses: Mapping[str, Use],
+    places: Mapping[str, int],
+    peak: "Peak | None",
+    memory: float,
+    pins: Mapping[str, str],
+    several: Collection[str] = (),
 ) -> dict[str, str]:
-    """A kernel for each parameter that has a choice: pinned, or the fastest that the memory allows.
+    """A kernel for each parameter that has a choice: pinned, or the fastest that the memory allows (0: none is kept).
 
-    `places` are the ops at which the parameters' gradients are taken. The `peak` of a step may be `memory` times that
-    of an ordinary one, or of LEAST; without one nothing is kept.
+    `places` are the ops at which the parameters' gradients are taken; those that are used by `several` are measured when
+    the pass is over. The `peak` of a step may be `memory` times that of an ordinary one, or of LEAST; without one nothing
+    is kept.
     """
     found: dict[str, str] = {}
     options: dict[str, dict[str, Cost]] = {}
@@ -45,10 +51,14 @@ def choose(
         gain = costs[found[name]].time - costs[best].time
         if costs[best].kept and gain > 0:
             better.append((gain / costs[best].kept, name, best))
+    limit = memory * max(peak.ordinary, LEAST)
     for _, name, kernel in 2 * sorted(better, reverse=True):  # twice, as keeping frees what gradients are made of
-        for ending in (KEEP, LATER) if not options[name][found[name]].kept else ():
+        if options[name][found[name]].kept:
+            continue
+        for ending in (LATER,) if name in several else (KEEP, LATER):
             trial = found | {name: kernel.removesuffix(KEEP) + ending}
-            if peak.of(trial) <= memory * max(peak.ordinary, LEAST):
+            # what is past the limit without it may be so with it, if by no more
+            if peak.of(trial) <= (max(limit, peak.of(found)) if limit else limit):
                 found = trial
                 break
     return found

@@ -62,6 +62,11 @@ class Analysis:
         """How often each parameter is used."""
         return Counter(name for site in self.sites for names in site.below.values() for name in names)
 
+    @cached_property
+    def several(self) -> frozenset[str]:
+        """The parameters that are used more than once."""
+        return frozenset(name for name, count in self.uses.items() if count > 1)
+
 
 def gradients_at(
     graph: Graph, losses: Tensor, edges: Sequence[Edge], weights: Tensor, *, retain: bool
