@@ -24,8 +24,8 @@ def choose(
 ) -> dict[str, str]:
     """A kernel for each parameter that has a choice: pinned, or the fastest that the memory allows (0: none is kept).
 
-    `places` are the ops at which the parameters' gradients are taken; those that are used by `several` are measured when
-    the pass is over. The `peak` of a step may be `memory` times that of an ordinary one, or of LEAST; without one nothing
+    `places` are the ops at which the parameters' gradients are taken; those with `several` uses are measured when the
+    pass is over. The `peak` of a step may be `memory` times that of an ordinary one, or of LEAST; without one, nothing
     is kept.
     """
     found: dict[str, str] = {}
