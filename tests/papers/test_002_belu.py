@@ -83,6 +83,18 @@ def test_verdicts_on_the_figures():
     assert belu._table_found(as_told).startswith("At one proven ε of 0.5")
 
 
+def test_a_gap_that_is_not_the_same_in_all_seeds_is_no_finding():
+    def seen(seed, beta, gap):
+        case = {"form": "paper", "activation": "belu", "beta": beta}
+        return Result(case, seed, {"average": 0.8, "accuracy": 0.8 + gap}, 1.0)
+
+    first = [seen(seed, 1, 0.006 + 0.0001 * seed) for seed in range(3)]
+    scattered = Results([*first, *(seen(seed, 20, gap) for seed, gap in enumerate((-0.03, 0.02, 0.001)))])
+    assert belu._gap_closes(scattered).startswith("within the seeds' spread: 0.6 points at β = 1, -0.3 at 20, ± 1.5")
+    steady = Results([*first, *(seen(seed, 20, 0.0001 * seed) for seed in range(3))])
+    assert belu._gap_closes(steady).startswith("reproduces: ")
+
+
 @pytest.mark.parametrize("experiment", paper("002").experiments, ids=lambda e: e.name)
 def test_charts_are_drawn_of_what_there_is(experiment):
     measured = {"accuracy": 0.9, "average": 0.8, "epsilon": 1.0, "curve": [[1.0, 0.7], [2.0, 0.9]]}
