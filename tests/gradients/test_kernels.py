@@ -585,3 +585,13 @@ def test_an_op_without_a_rule_that_begins_to_write_into_its_gradient_is_refused(
     losses = square_loss(model(R(5, 3)))
     with pytest.raises(PrivacyError, match="changes a gradient in place"):
         engine.gradients(losses, 5)
+
+
+def test_parts_cover_all_units_once_and_leave_no_thread_idle(monkeypatch):
+    for threads in (1, 2, 3):
+        monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
+        for units in (0, 1, 2, 7, 64):
+            for size in (1, uses.PART_BYTES // 5, uses.PART_BYTES, 9 * uses.PART_BYTES):
+                found = uses.parts(units, size)
+                assert [i for start, stop in found for i in range(start, stop)] == list(range(units))
+                assert all((stop - start) % threads == 0 for start, stop in found[:-1])

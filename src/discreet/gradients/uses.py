@@ -97,8 +97,10 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def parts(units: int, bytes_per_unit: int) -> list[tuple[int, int]]:
-    """Ranges of units whose gradients together take about PART_BYTES."""
-    size = max(1, min(units, PART_BYTES // max(1, bytes_per_unit)))
+    """Ranges of units whose gradients together take about PART_BYTES, as many for each thread."""
+    threads = torch.get_num_threads()
+    size = max(1, PART_BYTES // max(1, bytes_per_unit))
+    size = min(units, -(-size // threads) * threads) or 1
     return [(start, min(units, start + size)) for start in range(0, units, size)]
 
 
