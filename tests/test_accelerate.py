@@ -12,10 +12,8 @@ from torch.nn import functional as F
 
 from discreet import PrivacyError, attach, methods
 
-pytestmark = pytest.mark.skipif(
-    find_spec("accelerate") is None and not os.environ.get("CI"),
-    reason="accelerate is not installed: pip install 'discreet[transformers]'",
-)
+missing = find_spec("accelerate") is None and not os.environ.get("CI")
+pytestmark = pytest.mark.skipif(missing, reason="accelerate is not installed: pip install 'discreet[transformers]'")
 
 
 @pytest.fixture(autouse=True)
