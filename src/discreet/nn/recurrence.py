@@ -166,7 +166,7 @@ def _span(chunk: range) -> slice:
 
 
 def _tanh(x: Tensor, out: Tensor) -> None:
-    """tanh; of few values on a CPU by NumPy, which is three times as fast and right to two roundings."""
+    """tanh; of few values on a CPU by NumPy, which is faster there and right to two roundings."""
     if type(x) is Tensor and x.device.type == "cpu" and x.dtype in _NUMPY and x.numel() <= _FEW:
         np.tanh(x.numpy(), out=out.numpy())
     else:
