@@ -151,13 +151,36 @@ class Aggregate:
         if self.bound.needs == "elements":
             self._add_elements(gradients, sound, shares)
             return
-        norms = gradients.norms()
+        turns = gradients.in_turns() if self._checked and self.takes_turns else None
+        if turns is None:
+            self._add_some(gradients, sound, shares)
+            return
+        assert isinstance(self._sums, FloatSums)
+        weights: list[Mapping[str, Tensor]] = []
+        kept: list[Tensor] = []
+        for (start, stop), some in zip(turns.ranges, turns, strict=True):
+            mine = [None if given is None else given[start:stop] for given in (sound, shares)]
+            found = self._add_some(some, *mine)
+            if found is not None:
+                weights.append(found[0])
+                kept.append(torch.arange(start, stop) if found[1] is None else found[1] + start)
+        self._sums.add(turns.totals())
+        if weights:
+            units, rest = torch.cat(kept), turns.rest
+            rest = rest if len(units) == rest.units else rest.select(units)
+            self._sums.add_weighted(rest, joined(weights))
+
+    def _add_some(
+        self, gradients: UnitGradients, sound: Tensor | None, shares: Tensor | None
+    ) -> tuple[Mapping[str, Tensor], Tensor | None] | None:
+        """Bound and add some units' gradients; the weights by which that was done, if any, and whose (None: all's)."""
+        norms, kept = gradients.norms(), None
         squared = total(norms)
         if sound is not None or not math.isfinite(squared.sum().item()):  # some may be left out, before any product
             finite = squared.isfinite() if sound is None else squared.isfinite() & sound
             if not finite.any():
                 self.add_nothing()
-                return
+                return None
             kept = finite.nonzero().squeeze(1)
             gradients, shares = gradients.select(kept), None if shares is None else shares[kept]
             norms = gradients.norms()
@@ -171,6 +194,12 @@ class Aggregate:
         self._sums.add_weighted(gradients, weights)
         if self._asked:
             self._add_answers(self.bound.ask(norms, self.state))
+        return weights, kept
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether units can be added a few at a time, with only some of their parameters' gradients."""
+        return isinstance(self._sums, FloatSums)
 
     def add_nothing(self) -> None:
         """Take part in an addition with no unit, where ranks add together."""
@@ -552,6 +581,19 @@ def each_once(weights: Mapping[str, Tensor], change: Callable[[Tensor], Tensor])
     changed = {id(w): w for w in weights.values()}
     changed = {key: change(w) for key, w in changed.items()}
     return {name: changed[id(w)] for name, w in weights.items()}
+
+
+def joined(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The weights of some units and those of others, one after the other; what parameters share, they share still."""
+    found: dict[tuple[int, ...], Tensor] = {}
+    names: dict[str, Tensor] = {}
+    for name in weights[0]:
+        pieces = [some[name] for some in weights]
+        key = tuple(map(id, pieces))
+        if key not in found:
+            found[key] = torch.cat(pieces)
+        names[name] = found[key]
+    return names
 
 
 def _checked_draw(drawn: Any, length: int) -> Draw:

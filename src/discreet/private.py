@@ -22,7 +22,7 @@ from discreet.gradients import Engine
 from discreet.gradients.engine import MEMORY, UnitGradients
 from discreet.gradients.graph import now
 from discreet.gradients.slots import Slots
-from discreet.gradients.uses import Known, squared_norms
+from discreet.gradients.uses import KEEP, Known, squared_norms
 from discreet.ledger import Ledger
 from discreet.loading import Collate, Draw, PaddedCollate, length_of, load, tensors_of
 from discreet.plan import Plan
@@ -127,6 +127,8 @@ class Private(Handle):
         aggregate = Aggregate(whole, plan, ledger, count=count, **settings)
         super().__init__(aggregate)
         self._measure = plan.mechanism.bound.needs == "norms"
+        if self._slots is not None or not aggregate.takes_turns:
+            self._engine.endings = (KEEP,)
         self._gate: Any = None
         try:
             if plan.mechanism.bound.needs == "outputs":

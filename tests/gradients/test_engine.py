@@ -228,13 +228,14 @@ def test_there_are_at_least_25_configurations():
     assert len(CASES) >= 25
 
 
-KEPT = [f"{way}+{when}" for way in ("product", "unfold", "grouped") for when in ("keep", "later")]
+KEPT = [f"{way}+{when}" for way in ("product", "unfold", "grouped") for when in ("keep", "turns")]
 KERNELS = ("product", "unfold", "grouped", "gram", *KEPT)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_kernel_is_exact_on_every_configuration(name, monkeypatch):
     monkeypatch.setattr(uses, "PART_BYTES", 400)
+    monkeypatch.setattr(uses, "TURN_BYTES", 900)
     model, *inputs = CASES[name]
     slack = 10.0 if name == "orthogonal weight" else 1.0
     for kernel in KERNELS:
@@ -245,10 +246,11 @@ def test_every_kernel_is_exact_on_every_configuration(name, monkeypatch):
     assert_exact(model, *inputs, slack=slack, memory=math.inf)
 
 
-@pytest.mark.parametrize("kernel", ["product", "product+keep", "product+later", "gram"])
+@pytest.mark.parametrize("kernel", ["product", "product+keep", "product+turns", "gram"])
 @pytest.mark.parametrize("rows", [1, 3, 90])
 def test_every_kernel_for_products_is_exact(monkeypatch, kernel, rows):
     monkeypatch.setattr(uses, "PART_BYTES", 4000)
+    monkeypatch.setattr(uses, "TURN_BYTES", 4000)
     assert_exact(nn.Linear(6, 8), R(B, rows, 6), kernels={"*": kernel})
 
 
@@ -259,6 +261,7 @@ def test_every_kernel_for_products_is_exact(monkeypatch, kernel, rows):
 def test_every_kernel_for_convolutions_is_exact(monkeypatch, kernel, window, channels, options):
     monkeypatch.setattr(convolution, "WINDOW_BYTES", window)
     monkeypatch.setattr(uses, "PART_BYTES", 4000)
+    monkeypatch.setattr(uses, "TURN_BYTES", 4000)
     assert_exact(nn.Conv2d(channels, 5, 3, **options), R(B, channels, 8, 7), kernels={"weight": kernel})
 
 

@@ -9,10 +9,13 @@ import torch
 from torch import Tensor
 
 from discreet.gradients.uses import (
+    KEEP,
     NORM,
     PRODUCT,
     RESULT,
+    TURNS,
     Cost,
+    InTurns,
     Kept,
     Measure,
     Use,
@@ -31,7 +34,7 @@ WIDE = 8  # rows of so many places are worth taking apart by phases
 LEAST_CHANNELS, NARROW = 8, 5  # with fewer channels that works on padding, so many times longer
 
 
-class Convolution:
+class Convolution(InTurns):
     """Gradients of a convolution's weight: each image's windows times its output's gradient.
 
     | kernel       | how the gradients are made                                                           |
@@ -40,8 +43,8 @@ class Convolution:
     | grouped      | the library's own backward of a convolution with the units folded into its groups    |
     | gram         | not at all: norms from two Gram matrices, places x places                            |
 
-    `unfold+keep` and `grouped+keep` keep them for the sum, as do `unfold+later` and `grouped+later` once the backward
-    pass is over; the others take it by the library's own backward.
+    `unfold+keep` and `grouped+keep` keep them for the sum, and so do, for a few units at a time, `unfold+turns` and
+    `grouped+turns`; the others take it by the library's own backward.
     A transposed convolution is one whose input and output have changed places.
     """
 
@@ -99,7 +102,7 @@ class Convolution:
             return self._kept.measured(measure)
         way, _, keep = self._kernel().partition("+")
         size = self.shape.numel() * self.inputs.element_size()
-        if not keep:
+        if "+" + keep != KEEP:
             return torch.cat([measure(self._make(i, j, way)) for i, j in parts(self.units, size)])
         self._kept, found = Kept.made(partial(self._make, way=way), self.units, size, measure)
         self.inputs, self.gradients = (t.new_empty(0, *t.shape[1:]) for t in (self.inputs, self.gradients))  # may go
@@ -136,6 +139,18 @@ class Convolution:
         if self._kept is not None:
             return self._kept.each(start, stop)
         return self._make(start, stop, self._kernel().partition("+")[0])
+
+    @property
+    def turn(self) -> int:
+        waits = self._kept is None and self.kernel is not None and self.kernel.endswith(TURNS)
+        return self.shape.numel() * self.inputs.element_size() if waits else 0
+
+    def narrow(self, start: int, stop: int) -> Use:
+        per_unit = self.inputs.shape[0] // self.units
+        images = slice(start * per_unit, stop * per_unit)
+        found = Convolution(self.inputs[images], self.gradients[images], stop - start, self.shape, self.settings)
+        found.kernel = None if self.kernel is None else self.kernel.removesuffix(TURNS) + KEEP
+        return found
 
     def select(self, units: Tensor) -> Use:
         if self._kept is not None:

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
@@ -18,7 +18,17 @@ from discreet.gradients.passes import FreePasses, Passes
 from discreet.gradients.preparation import Prepared, Several, Way, combine
 from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, read
 from discreet.gradients.sites import Analysis, Site, analyse, inside, visit
-from discreet.gradients.uses import LATER, Known, Materialised, Use, squared_norms, sum_dtype
+from discreet.gradients.uses import (
+    KEEP,
+    TURNS,
+    InTurns,
+    Known,
+    Materialised,
+    Use,
+    squared_norms,
+    sum_dtype,
+    turns,
+)
 
 MEMORY = 1.3  # times what the forward pass saved
 _MOST_KNOWN = 256  # structures remembered; models unrolled over time have one for each length
@@ -59,6 +69,7 @@ class Engine:
         self.kernels: dict[str, str] = {}  # those of the last batch that was measured
         self.passes: Passes = FreePasses()
         self.known: Known | None = None  # the batch, where its rows' norms are known
+        self.endings: tuple[str, ...] = (KEEP, TURNS)  # of the kernels that may be chosen to keep what they make
 
     def gradients(
         self, losses: Tensor, units: int, *, since: int = 0, probe: bool = False, measure: bool = True
@@ -99,14 +110,14 @@ class Engine:
             for name in several & uses.keys():
                 uses[name].kernel = plan.get(name)
         if measure and plan is None:
-            plan = choose(uses, run.places, peak, self._memory, self._pins, several)
+            plan = choose(uses, run.places, peak, self._memory, self._pins, several, self.endings)
             remember(self._plans, key, plan)
             for name in plan.keys() & self._pins.keys():  # the others' gradients are not kept beside what they are
                 uses[name].kernel = plan[name]  # made of, all of which is held in this first pass
         found = UnitGradients(uses, units, self.parameters, graph.strangers, run.norms)
         if measure:
             self.kernels = plan or {}
-            found.norms()
+            found.measure()
         return found
 
     def _single(self, losses: Tensor, graph: Graph) -> "UnitGradients":
@@ -226,7 +237,7 @@ class Pass:
                 self.places[name] = node
                 if now and self._plan is not None and self._analysis.uses[name] == 1:
                     found.kernel = kernel = self._plan.get(name)
-                    if kernel is None or not kernel.endswith(LATER):
+                    if kernel is None or not kernel.endswith(TURNS):
                         self.norms[name] = found.norms()
                 self._held += [(tensor, tensor._version) for tensor in found.held()]
 
@@ -274,13 +285,35 @@ class UnitGradients:
 
     def norms(self) -> dict[str, Tensor]:
         """Squared norms per unit, for each parameter."""
-        self._measure()
+        self._measure(self.uses)
+        for name, parameter in self.parameters.items():
+            if name not in self._norms:
+                self._norms[name] = parameter.new_zeros(self.units, dtype=sum_dtype(parameter.dtype))
         return {name: self._norms[name] for name in self.parameters}
 
-    def _measure(self) -> None:
-        if len(self._cancelling) == len(self.uses) and len(self._norms) == len(self.parameters):
-            return
-        for name, use in self.uses.items():
+    def measure(self) -> None:
+        """Measure what waits for no turn, so that what it was made of can go."""
+        waiting = self._waiting()
+        self._measure([name for name in self.uses if name not in waiting])
+
+    def _waiting(self) -> dict[str, InTurns]:
+        """The uses that wait for their units' turns."""
+        return {name: use for name, use in self.uses.items() if isinstance(use, InTurns) and use.turn}
+
+    def in_turns(self) -> "Turns | None":
+        """The same, in turns of a few units each, if any parameter waits for them."""
+        waiting = self._waiting()
+        if not waiting:
+            return None
+        self.measure()
+        others = {name: use for name, use in self.uses.items() if name not in waiting}
+        known = {name: norms for name, norms in self._norms.items() if name not in waiting}
+        rest = UnitGradients(others, self.units, self.parameters, (), known, dict(self._cancelling))
+        return Turns(waiting, rest, turns(self.units, sum(use.turn for use in waiting.values())))
+
+    def _measure(self, names: Iterable[str]) -> None:
+        for name in names:
+            use = self.uses[name]
             if name in self._cancelling:
                 continue
             squared = self._norms[name] if name in self._norms else use.norms()
@@ -288,9 +321,6 @@ class UnitGradients:
             for unit in self._cancelling[name]:
                 squared[unit] = squared_norms(use.each(unit, unit + 1))[0]
             self._norms[name] = squared
-        for name, parameter in self.parameters.items():
-            if name not in self._norms:
-                self._norms[name] = parameter.new_zeros(self.units, dtype=sum_dtype(parameter.dtype))
 
     def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
         """Add the sum over units of weight * gradient to `out`, parameter by parameter."""
@@ -299,10 +329,10 @@ class UnitGradients:
 
     def add_one(self, name: str, factors: Tensor, out: Tensor) -> None:
         """The same for one parameter, to `out`."""
-        self._measure()
         use = self.uses.get(name)
         if use is None:
             return
+        self._measure([name])
         if factors.dtype != out.dtype:
             factors = factors.to(out.dtype)
         cancelling = self._cancelling[name]
@@ -316,7 +346,7 @@ class UnitGradients:
     @property
     def cancels(self) -> bool:
         """Whether some unit's gradient is what is left of much longer terms."""
-        self._measure()
+        self._measure(self.uses)
         return any(self._cancelling.values())
 
     def each(self, start: int, stop: int) -> dict[str, Tensor]:
@@ -341,7 +371,35 @@ class UnitGradients:
     def select(self, units: Tensor) -> "UnitGradients":
         """The same for some of the units."""
         uses = {name: use.select(units) for name, use in self.uses.items()}
-        return UnitGradients(uses, len(units), self.parameters, self.strangers)
+        known = {name: norms[units] for name, norms in self._norms.items() if name not in uses}
+        return UnitGradients(uses, len(units), self.parameters, self.strangers, known)
+
+
+@dataclass(frozen=True)
+class Turns:
+    """Gradients that wait until their units have their turn, and the rest, which was measured.
+
+    The gradients of the units of one turn are there all at once, for all parameters that wait: so they are made once,
+    measured, weighed and added, and no more than a turn's units have to be kept.
+    """
+
+    waiting: Mapping[str, InTurns]
+    rest: UnitGradients
+    ranges: Sequence[tuple[int, int]]
+
+    def __iter__(self) -> Iterator[UnitGradients]:
+        """Turn by turn, the gradients that wait; the norms are all parameters'."""
+        rest = self.rest
+        known = rest.norms()
+        for start, stop in self.ranges:
+            uses = {name: use.narrow(start, stop) for name, use in self.waiting.items()}
+            norms = {name: norms[start:stop] for name, norms in known.items() if name not in uses}
+            yield UnitGradients(uses, stop - start, rest.parameters, (), norms)
+
+    def totals(self) -> dict[str, Tensor]:
+        """What was added up turn by turn, and is still to be added to the sum."""
+        found = {name: use.total() for name, use in self.waiting.items()}
+        return {name: total for name, total in found.items() if total is not None}
 
 
 _LEFT = 1e-3  # of the terms' lengths: less than that is left of units that nearly cancel

@@ -1,15 +1,14 @@
 """Which kernel each parameter's gradients are made by: the fastest ones whose memory fits beside the activations."""
 
 import math
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
 
 from discreet.errors import ConfigError
 from discreet.gradients.graph import Graph
-from discreet.gradients.uses import KEEP, LATER, Cost, Use
+from discreet.gradients.uses import KEEP, TURNS, Cost, Use, turns
 
 LEAST = 24 << 20  # bytes: what a step keeps beside less than that is lost in what a process takes anyway
 
@@ -21,12 +20,14 @@ def choose(
     memory: float,
     pins: Mapping[str, str],
     several: Collection[str] = (),
+    endings: Sequence[str] = (KEEP, TURNS),
 ) -> dict[str, str]:
     """A kernel for each parameter that has a choice: pinned, or the fastest that the memory allows (0: none is kept).
 
     `places` are the ops at which the parameters' gradients are taken; those with `several` uses are measured when the
     pass is over. The `peak` of a step may be `memory` times that of an ordinary one, or of LEAST; without one, nothing
-    is kept.
+    is kept. What is kept is so by kernels with one of the `endings`: by the one that takes less memory, or, if there is
+    no limit, by the first, as it has fewer calls.
     """
     found: dict[str, str] = {}
     options: dict[str, dict[str, Cost]] = {}
@@ -55,12 +56,12 @@ def choose(
     for _, name, kernel in 2 * sorted(better, reverse=True):  # twice, as keeping frees what gradients are made of
         if options[name][found[name]].kept:
             continue
-        for ending in (LATER,) if name in several else (KEEP, LATER):
-            trial = found | {name: kernel.removesuffix(KEEP) + ending}
-            # what is past the limit without it may be so with it, if by no more
-            if peak.of(trial) <= (max(limit, peak.of(found)) if limit else limit):
-                found = trial
-                break
+        way = kernel.partition("+")[0]
+        trials = [found | {name: way + ending} for ending in endings if ending != KEEP or name not in several]
+        best = found if not trials else trials[0] if limit == math.inf else min(trials, key=peak.sizes)
+        # what is past the limit without it may be so with it, if by no more
+        if peak.of(best) <= (max(limit, peak.of(found)) if limit else limit):
+            found = best
     return found
 
 
@@ -68,9 +69,9 @@ class Peak:
     """The most memory that a backward pass takes, in bytes, for a choice of kernels.
 
     As the pass goes from op to op, it takes the gradients of the op's outputs and inputs, frees what the op saved, and
-    adds what is kept or held for it until the sum is taken. When it is over, what is made later is made, parameter by
-    parameter, and what that was made of is freed. `ordinary` is the peak where nothing is kept or held. It is made
-    before the pass, which frees what it looks at; `own` tensors are the model's, which no step frees.
+    adds what is kept or held for it until the sum is taken. When it is over, there are the gradients of the units that
+    have their turn. `ordinary` is the peak where nothing is kept or held. It is made before the pass, which frees what
+    it looks at; `own` tensors are the model's, which no step frees.
     """
 
     def __init__(self, graph: Graph, own: Iterable[Tensor]) -> None:
@@ -89,7 +90,7 @@ class Peak:
         for i, node in enumerate(graph.nodes):
             made = [m.dtype.itemsize * math.prod(m.shape) for m in node._input_metadata if m.shape is not None]
             self._passing[self._place[i]] = 2 * sum(made) if graph.inputs[i] else 0
-        self.ordinary = self._highest([], {}, [])
+        self.ordinary, _ = self._highest([], (), 0)
 
     def expect(self, uses: Mapping[str, Use], places: Mapping[str, int]) -> None:
         """What will be taken apart, and at which ops."""
@@ -102,30 +103,28 @@ class Peak:
 
     def of(self, kernels: Mapping[str, str]) -> int:
         """The peak with these kernels."""
+        return self.sizes(kernels)[0]
+
+    def sizes(self, kernels: Mapping[str, str]) -> tuple[int, int]:
+        """The peak with these kernels, and what there is when the pass is over."""
         added: list[tuple[int, int]] = []
-        held: dict[int, int] = {}
-        last: dict[int, str | None] = {}  # who frees what is held: the last one that makes something of it later
-        later: dict[str, int] = {}
+        held: set[int] = set()
+        turn = units = 0
         for name, use in self._uses.items():
             kernel = kernels.get(name, "")
-            size = use.units * self._costs[name][kernel].kept if kernel.endswith((KEEP, LATER)) else 0
             if kernel.endswith(KEEP):
-                added.append((self._at[name], size))
+                added.append((self._at[name], use.units * self._costs[name][kernel].kept))
                 continue
-            if kernel.endswith(LATER):
-                later[name] = size
-            for key, bytes_held in self._held[name].items():
+            if kernel.endswith(TURNS):
+                turn, units = turn + self._costs[name][kernel].kept, use.units
+            for key, size in self._held[name].items():
                 if key not in held and key not in self._bytes:
-                    added.append((self._at[name], bytes_held))
-                held[key] = bytes_held
-                last[key] = name if name in later and last.get(key, "") is not None else None
-        freed = Counter[str]()
-        for key, name in last.items():
-            if name is not None:
-                freed[name] += held[key]
-        return self._highest(added, held, [(size, freed[name]) for name, size in later.items()])
+                    added.append((self._at[name], size))
+                held.add(key)
+        together = turns(units, turn)[0][1] if turn else 0
+        return self._highest(added, held, turn * together)
 
-    def _highest(self, added: list[tuple[int, int]], held: Mapping[int, int], later: list[tuple[int, int]]) -> int:
+    def _highest(self, added: list[tuple[int, int]], held: Collection[int], after: int) -> tuple[int, int]:
         change = [0] * (len(self._place) + 1)
         for place, size in added:
             change[place] += size
@@ -136,10 +135,7 @@ class Peak:
         for passing, difference in zip([*self._passing, 0], change, strict=True):
             now += difference
             peak = max(peak, now + passing)
-        for made, freed in later:
-            peak = max(peak, now + made)
-            now += made - freed
-        return peak
+        return max(peak, now + after), now + after
 
 
 def storage(tensor: Tensor) -> int:

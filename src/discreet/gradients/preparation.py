@@ -1,7 +1,7 @@
 """Uses that are made of other uses: several of one parameter, and those of something made of a parameter."""
 
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -11,7 +11,17 @@ from torch.autograd.graph import GradientEdge
 from discreet.gradients.convolution import Convolution
 from discreet.gradients.graph import Edge, Graph
 from discreet.gradients.sites import REARRANGEMENTS
-from discreet.gradients.uses import Cost, Materialised, OuterProducts, Single, Use, parts, squared_norms, sum_dtype
+from discreet.gradients.uses import (
+    Cost,
+    InTurns,
+    Materialised,
+    OuterProducts,
+    Single,
+    Use,
+    parts,
+    squared_norms,
+    sum_dtype,
+)
 
 
 def combine(uses: list[Use]) -> Use | None:
@@ -60,7 +70,7 @@ class Several(Single):
         return Several([use.select(units) for use in self.uses])
 
 
-class Prepared:
+class Prepared(InTurns):
     """A use of something made of a parameter (a slice, a look-up, a normalised weight): pulled back to the parameter.
 
     `isometric`: the preparation only rearranges, so that norms stay. A preparation in less than float32 rounds what
@@ -73,6 +83,7 @@ class Prepared:
         self._made: Any = edge.node._input_metadata[edge.output_nr]  # shape and dtype of what was made
         self._coarse = torch.finfo(self._made.dtype).bits < 32 or torch.finfo(parameter.dtype).bits < 32
         self._measured: tuple[Tensor, Tensor] | None = None  # squared norms of what was made, and after the pull
+        self._total: Tensor | None = None  # what turns have added up, to be pulled
 
     @property
     def kernel(self) -> str | None:
@@ -127,10 +138,14 @@ class Prepared:
     def norms(self) -> Tensor:
         return self.use.norms() if self._keeps_norms else self._measure()[1].clone()
 
+    @cached_property
+    def form(self) -> "Rescaling | None":
+        """The preparation's own form, where it has one by which norms can be told without a pull."""
+        return None if self._coarse else Rescaling.of(self)
+
     def _measure(self) -> tuple[Tensor, Tensor]:
         if self._measured is None:
-            form = None if self._coarse else Rescaling.of(self)
-            measure = partial(self._measure_part, form=form)
+            measure = partial(self._measure_part, form=self.form)
             if isinstance(self.use, (OuterProducts, Convolution)):
                 found = self.use.measured(measure)
             else:
@@ -142,10 +157,14 @@ class Prepared:
         """Squared norms before and after the pull, as two columns."""
         if form is None:
             return torch.stack([squared_norms(gradients), squared_norms(self.pull(gradients))], 1)
+        return torch.stack(self.measured(gradients, form)[:2], 1)
+
+    def measured(self, gradients: Tensor, form: "Rescaling") -> tuple[Tensor, Tensor, Tensor]:
+        """Squared norms before and after the pull by its form, and the latter without what is taken out."""
         before, after, longest = form.norms(gradients)
         for unit in torch.nonzero(~(after >= 0.02 * longest)).flatten().tolist():  # rounding would show
             after[unit] = squared_norms(self.pull(gradients[unit : unit + 1]))[0]
-        return torch.stack([before, after], 1)
+        return before, after, longest
 
     def lengths(self) -> Tensor | None:
         """Of the terms after they are pulled: by how much that lengthens is taken from the unit it lengthens most."""
@@ -164,13 +183,70 @@ class Prepared:
             for i, j in self._parts():
                 Materialised(self.each(i, j)).add_weighted(weights[i:j], out)
             return
-        dtype = self._made.dtype if self._made.dtype.is_complex else out.dtype
-        total = out.new_zeros(self.made_shape, dtype=dtype)
+        total = self._room()
         self.use.add_weighted(weights, total)
         out.add_(self._pull(total, batched=False))
 
+    def _room(self) -> Tensor:
+        """For a sum of what was made."""
+        dtype = self._made.dtype if self._made.dtype.is_complex else sum_dtype(self.parameter.dtype)
+        return self.parameter.new_zeros(self.made_shape, dtype=dtype)
+
     def select(self, units: Tensor) -> "Prepared":
         return Prepared(self.use.select(units), self.edge, self.parameter, isometric=self.isometric)
+
+    @property
+    def turn(self) -> int:
+        return self.use.turn if isinstance(self.use, InTurns) else 0
+
+    def narrow(self, start: int, stop: int) -> Use:
+        assert isinstance(self.use, InTurns)
+        some = self.use.narrow(start, stop)
+        if self._keeps_norms or self.form is not None:
+            return PulledLater(self, some)
+        return Materialised(self.pull(some.each(0, stop - start)))
+
+    def add_later(self, weights: Tensor, use: Use) -> None:
+        """Add the sum over some units of weight * gradient before the pull; `total` is what it comes to."""
+        self._total = self._room() if self._total is None else self._total
+        use.add_weighted(weights, self._total)
+
+    def total(self) -> Tensor | None:
+        return None if self._total is None else self._pull(self._total, batched=False)
+
+
+class PulledLater(Single):
+    """Some units of a prepared use: measured as what is pulled, and added before it is, once for all turns."""
+
+    def __init__(self, whole: Prepared, use: Use) -> None:
+        self.whole, self.use, self.units = whole, use, use.units
+        self._lengths: Tensor | None = None
+
+    def norms(self) -> Tensor:
+        form = None if self.whole.isometric else self.whole.form
+        if form is None:
+            return self.use.norms()
+
+        def measure(gradients: Tensor) -> Tensor:
+            return torch.stack(self.whole.measured(gradients, form)[1:], 1)
+
+        several = isinstance(self.use, (OuterProducts, Convolution))
+        found = self.use.measured(measure) if several else measure(self.use.each(0, self.units))
+        self._lengths = found[:, 1].double().sqrt()
+        return found[:, 0].clone()
+
+    def lengths(self) -> Tensor | None:
+        """Of what is added, if more of it is taken out again than rounding allows."""
+        return self._lengths
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        self.whole.add_later(weights, self.use)
+
+    def each(self, start: int, stop: int) -> Tensor:
+        return self.whole.pull(self.use.each(start, stop))
+
+    def select(self, units: Tensor) -> "PulledLater":
+        return PulledLater(self.whole, self.use.select(units))
 
 
 class Rescaling:

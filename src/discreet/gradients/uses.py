@@ -13,6 +13,7 @@ one, and measured and added as they were made: their terms would take the others
 them would not be what was measured. The engine sees to that.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor
 
 PART_BYTES = 1 << 21  # gradients are made in parts of about this size: in the cache, and where activations were freed
+TURN_BYTES = 1 << 25  # of the gradients of units that have their turn together: few, and few turns
 SMALL_BYTES = 1 << 16  # a unit's gradient that is no larger is kept, whatever the plan
 
 
@@ -42,17 +44,18 @@ NORM = 0.15  # a value that is squared and summed
 SUM = 0.17  # a value of kept gradients that is added to the weighted sum
 
 
-KEEP, LATER = "+keep", "+later"  # ends of kernels' names: what is made is kept for the sum
+KEEP, TURNS = "+keep", "+turns"  # ends of kernels' names: what is made is kept for the sum
 
 
 def keeping(way: str, made: float, size: int, itemsize: int) -> dict[str, Cost]:
     """The kernels that keep the gradients they make, of `size` values each, in `made` nanoseconds.
 
-    One makes them while the backward pass goes by, and frees what they are made of; the other when the pass is over and
-    the activations below are freed, too.
+    One makes them while the backward pass goes by, of all units, and frees what they are made of. The other makes them
+    when it is over, for a few units at a time: they are measured, weighed, added and dropped before others have their
+    turn.
     """
     cost = Cost(made + (NORM + SUM) * size, size * itemsize)
-    return {way + KEEP: cost, way + LATER: cost}
+    return {way + KEEP: cost, way + TURNS: cost}
 
 
 class Use(Protocol):
@@ -98,9 +101,17 @@ def sum_dtype(dtype: torch.dtype) -> torch.dtype:
 
 def parts(units: int, bytes_per_unit: int) -> list[tuple[int, int]]:
     """Ranges of units whose gradients together take about PART_BYTES, as many for each thread."""
+    return _ranges(units, PART_BYTES // max(1, bytes_per_unit))
+
+
+def turns(units: int, bytes_per_unit: int) -> list[tuple[int, int]]:
+    """The same for TURN_BYTES."""
+    return _ranges(units, TURN_BYTES // max(1, bytes_per_unit))
+
+
+def _ranges(units: int, size: int) -> list[tuple[int, int]]:
     threads = torch.get_num_threads()
-    size = max(1, PART_BYTES // max(1, bytes_per_unit))
-    size = min(units, -(-size // threads) * threads) or 1
+    size = min(units, -(-max(1, size) // threads) * threads) or 1
     return [(start, min(units, start + size)) for start in range(0, units, size)]
 
 
@@ -148,6 +159,26 @@ def _row_lengths(tensor: Tensor) -> Tensor:
     if tensor.shape[2] < 1024:
         return torch.linalg.vector_norm(tensor, dim=(1, 2))
     return squared_norms(tensor).sqrt_()
+
+
+class InTurns(ABC):
+    """A use that can be asked for some of its units alone, one range of them after the other.
+
+    `turn` are the bytes that a unit takes while it has its turn, or 0 for a use that waits for none: then its norms are
+    measured at once. The use itself answers for all units, at any time; that only takes longer.
+    """
+
+    @property
+    @abstractmethod
+    def turn(self) -> int: ...
+
+    @abstractmethod
+    def narrow(self, start: int, stop: int) -> Use:
+        """The same use for units start..stop, whose gradients are made once, for norms and sum."""
+
+    def total(self) -> Tensor | None:
+        """What turns have added up without adding it to the sum, if anything."""
+        return None
 
 
 class Single:
@@ -232,7 +263,7 @@ class Kept:
         return Materialised(torch.cat(self.pieces)[units])
 
 
-class OuterProducts:
+class OuterProducts(InTurns):
     """Gradients that are sums of outer products: left [units, rows, a], right [units, rows, b], gradient [a, b].
 
     `shape` is that of the gradient where it has further dimensions of size 1.
@@ -241,7 +272,7 @@ class OuterProducts:
     | ------------ | ----------------------------------- | ----------------------- |
     | product      | of gradients made in parts          | one product of all rows |
     | product+keep | of gradients made and kept          | of what was kept        |
-    | product+later| the same, when the pass is over     | of what was kept        |
+    | product+turns| the same, for a few units at a time | of what was kept        |
     | gram         | from two Gram matrices, rows x rows | one product of all rows |
 
     One row a unit needs none of them: the norm is the product of the rows' norms. `factors` are the squared norms of
@@ -296,7 +327,7 @@ class OuterProducts:
         if self._kept is not None:
             return self._kept.measured(measure)
         size = self.left.shape[2] * self.right.shape[2] * self.left.element_size()
-        if not self._chosen().endswith((KEEP, LATER)):
+        if not self._chosen().endswith(KEEP):
             return torch.cat([measure(self._make(i, j)) for i, j in parts(self.units, size)])
         self._kept, found = Kept.made(self._make, self.units, size, measure)
         self.left, self.right = (t.new_empty(self.units, 0, t.shape[2]) for t in (self.left, self.right))  # may go
@@ -328,6 +359,16 @@ class OuterProducts:
 
     def each(self, start: int, stop: int) -> Tensor:
         return self._make(start, stop) if self._kept is None else self._kept.each(start, stop)
+
+    @property
+    def turn(self) -> int:
+        waits = self._kept is None and self.kernel is not None and self.kernel.endswith(TURNS)
+        return self.left.shape[2] * self.right.shape[2] * self.left.element_size() if waits else 0
+
+    def narrow(self, start: int, stop: int) -> Use:
+        found = OuterProducts(self.left[start:stop], self.right[start:stop], self.shape)
+        found.kernel = "product" + KEEP
+        return found
 
     def select(self, units: Tensor) -> "Use":
         if self._kept is not None:
