@@ -7,17 +7,19 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from discreet import Clip, Gaussian, Mechanism, Plan, Poisson, attach
+from discreet.gradients import uses
 
 
-def moved_by_the_last(make, x, loss, bound=None):
-    """How far the released sum moves if the last unit is left out."""
+def moved_by_the_last(make, x, loss, bound=None, kernel=None):
+    """How far the released sum moves if the last unit is left out; with a kernel, in the step that has a plan."""
 
     def total(rows):
         torch.manual_seed(0)
         model = make()
         sampling = Poisson(rate=1.0, batch_size=1)
-        plan = Plan(sampling=sampling, mechanism=Mechanism(bound or Clip(1.0), Gaussian(0)), steps=1, delta=1e-5)
-        private = attach(model, plan)
+        steps = 1 if kernel is None else 2
+        plan = Plan(sampling=sampling, mechanism=Mechanism(bound or Clip(1.0), Gaussian(0)), steps=steps, delta=1e-5)
+        private = attach(model, plan, kernels=None if kernel is None else {"weight": kernel})
         for (batch,) in private.batches(TensorDataset(rows)):
             private.backward(loss(model, batch))
         found = torch.cat([p.grad.double().flatten() for p in model.parameters()])
@@ -81,6 +83,27 @@ def test_a_unit_that_cancels_in_itself_does_not_take_the_others_with_it(make, si
     x[:-1, 1] = 0
     x[-1] = size * (torch.ones(64) if make is Centred else torch.randn(64, generator=torch.Generator().manual_seed(2)))
     assert moved_by_the_last(make, x, lambda model, rows: model(rows).sum(1)) <= 1 + 1e-5
+
+
+class Standardised(nn.Module):
+    """Filters of mean 0 and variance 1, for several places of an example."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(3, 64, 1) / 8)
+
+    def forward(self, x):
+        variance, mean = torch.var_mean(self.weight, (1, 2), correction=0, keepdim=True)
+        return F.conv1d(x.transpose(1, 2), (self.weight - mean) * torch.rsqrt(variance)).flatten(1)
+
+
+@pytest.mark.parametrize("kernel", ["unfold", "unfold+keep", "unfold+turns"])
+@pytest.mark.parametrize("size", [1e5, 1e7, 1e9])
+def test_a_unit_of_which_little_is_left_by_a_preparation_is_made_whatever_the_kernel(kernel, size, monkeypatch):
+    monkeypatch.setattr(uses, "TURN_BYTES", 5 * 4 * 3 * 64)
+    x = torch.randn(1, 2, 64, generator=torch.Generator().manual_seed(1)).repeat(32, 1, 1)
+    x[-1] = size
+    assert moved_by_the_last(Standardised, x, lambda model, rows: model(rows).sum(1), kernel=kernel) <= 1 + 1e-5
 
 
 def test_a_tiny_gradient_times_a_huge_input_is_clipped():
