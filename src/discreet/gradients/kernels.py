@@ -8,7 +8,7 @@ from torch import Tensor
 
 from discreet.errors import ConfigError
 from discreet.gradients.graph import Graph
-from discreet.gradients.uses import KEEP, TURNS, Cost, Use, turns
+from discreet.gradients.uses import KEEP, ROWS, TURNS, Cost, Use, turns
 
 LEAST = 24 << 20  # bytes: what a step keeps beside less than that is lost in what a process takes anyway
 
@@ -44,7 +44,7 @@ def choose(
             options[name] = costs
             found[name] = min((k for k in costs if not costs[k].kept), key=lambda k: costs[k].time)
     if peak is None:
-        return found
+        return apart(found, pins)
     peak.expect(uses, places)
     better: list[tuple[float, str, str]] = []
     for name, costs in options.items():
@@ -62,7 +62,15 @@ def choose(
         # what is past the limit without it may be so with it, if by no more
         if peak.of(best) <= (max(limit, peak.of(found)) if limit else limit):
             found = best
-    return found
+    return apart(found, pins)
+
+
+def apart(found: Mapping[str, str], pins: Mapping[str, str]) -> dict[str, str]:
+    """The same, but that rows have their turn only where no gradients have theirs: few units at a time, for those."""
+    if not any(kernel.endswith(TURNS) and not kernel.startswith(ROWS) for kernel in found.values()):
+        return dict(found)
+    chosen = {name for name in found if name not in pins and pins.get("*") != found[name]}
+    return {name: ROWS if kernel == ROWS + TURNS and name in chosen else kernel for name, kernel in found.items()}
 
 
 class Peak:

@@ -12,6 +12,7 @@ from discreet.gradients.convolution import Convolution
 from discreet.gradients.graph import Edge, Graph
 from discreet.gradients.sites import REARRANGEMENTS
 from discreet.gradients.uses import (
+    ROWS,
     Cost,
     InTurns,
     Materialised,
@@ -94,9 +95,11 @@ class Prepared(InTurns):
         self.use.kernel = name
 
     def kernels(self) -> dict[str, Cost]:
-        """Those of the use it is made of, but for the one that makes no gradients to be pulled."""
+        """Those of the use it is made of, but for those that make no gradients to be pulled."""
         found = self.use.kernels()
-        return found if self._keeps_norms else {name: cost for name, cost in found.items() if name != "gram"}
+        if self._keeps_norms:
+            return found
+        return {name: cost for name, cost in found.items() if name != "gram" and not name.startswith(ROWS)}
 
     def held(self) -> list[Tensor]:
         return self.use.held()

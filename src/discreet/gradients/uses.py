@@ -23,6 +23,7 @@ from torch import Tensor
 
 PART_BYTES = 1 << 21  # gradients are made in parts of about this size: in the cache, and where activations were freed
 TURN_BYTES = 1 << 25  # of the gradients of units that have their turn together: few, and few turns
+CACHE_BYTES = 1 << 25  # what is larger comes from memory each time that it is read
 SMALL_BYTES = 1 << 16  # a unit's gradient that is no larger is kept, whatever the plan
 
 
@@ -45,6 +46,7 @@ SUM = 0.17  # a value of kept gradients that is added to the weighted sum
 
 
 KEEP, TURNS = "+keep", "+turns"  # ends of kernels' names: what is made is kept for the sum
+ROWS = "rows"  # the kernel for one row a unit, where there is a choice
 
 
 def keeping(way: str, made: float, size: int, itemsize: int) -> dict[str, Cost]:
@@ -275,8 +277,9 @@ class OuterProducts(InTurns):
     | product+turns| the same, for a few units at a time | of what was kept        |
     | gram         | from two Gram matrices, rows x rows | one product of all rows |
 
-    One row a unit needs none of them: the norm is the product of the rows' norms. `factors` are the squared norms of
-    left and right, where they are known.
+    One row a unit needs none of them: the norm is the product of the rows' norms. Rows that do not fit into the cache
+    are read once for norm and sum, if units have their turn (`rows+turns`) and the sum itself stays in the cache.
+    `factors` are the squared norms of left and right, where they are known.
     """
 
     def __init__(
@@ -305,9 +308,9 @@ class OuterProducts(InTurns):
 
     def kernels(self) -> dict[str, Cost]:
         rows, a, b = self.left.shape[1], self.left.shape[2], self.right.shape[2]
-        if rows == 1:
-            return {}
         product = PRODUCT * rows * a * b
+        if rows == 1:
+            return {ROWS: Cost(product + NORM * (a + b)), ROWS + TURNS: Cost(product)} if self._streams else {}
         made = product + RESULT * a * b
         return {
             "product": Cost(made + product + NORM * a * b),
@@ -361,13 +364,24 @@ class OuterProducts(InTurns):
         return self._make(start, stop) if self._kept is None else self._kept.each(start, stop)
 
     @property
+    def _streams(self) -> bool:
+        """Whether one row a unit is more than the cache holds, has a norm that is not known, and a small sum."""
+        a, b, size = self.left.shape[2], self.right.shape[2], self.left.element_size()
+        small = 2 * a * b * size <= PART_BYTES
+        return small and self.units * (a + b) * size > CACHE_BYTES and self.factors == (None, None)
+
+    @property
     def turn(self) -> int:
-        waits = self._kept is None and self.kernel is not None and self.kernel.endswith(TURNS)
-        return self.left.shape[2] * self.right.shape[2] * self.left.element_size() if waits else 0
+        if self._kept is not None or self.kernel is None or not self.kernel.endswith(TURNS):
+            return 0
+        a, b, size = self.left.shape[2], self.right.shape[2], self.left.element_size()
+        if self.left.shape[1] > 1:
+            return a * b * size
+        return (a + b) * size * TURN_BYTES // PART_BYTES if self._streams else 0  # so that PART_BYTES are together
 
     def narrow(self, start: int, stop: int) -> Use:
         found = OuterProducts(self.left[start:stop], self.right[start:stop], self.shape)
-        found.kernel = "product" + KEEP
+        found.kernel = None if self.left.shape[1] == 1 else "product" + KEEP
         return found
 
     def select(self, units: Tensor) -> "Use":
