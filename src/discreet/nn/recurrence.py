@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from discreet.gradients import Call, rule
+from discreet.gradients.products import linear, outer
 from discreet.gradients.rows import Rows
 from discreet.gradients.uses import (
     PRODUCT,
@@ -139,13 +140,9 @@ def _room(path: Path, like: Tensor, *sizes: int, more: int = 0) -> Tensor:
     return like.new_empty(len(path.active) + more, like.shape[1], *sizes)
 
 
-def _inputs(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+def _inputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The inputs' share of the pre-activations, of all steps in one product."""
-    rows, out = x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1])
-    if bias is None:
-        torch.mm(rows, weight.t(), out=out)
-    else:
-        torch.addmm(bias, rows, weight.t(), out=out)
+    return linear(x.flatten(0, 1), weight, bias).unflatten(0, x.shape[:2])
 
 
 def _stay(path: Path, t: int, *states: Tensor) -> None:
@@ -192,8 +189,7 @@ class LSTMCell:
         ih, hh = (torch.cat([w[: 2 * n], w[3 * n :], w[2 * n : 3 * n]]) for w in (weights.ih, weights.hh))
         bias = weights.bias
         bias = None if bias is None else torch.cat([bias[: 2 * n], bias[3 * n :], bias[2 * n : 3 * n]])
-        gates = _room(path, x, 4 * n)
-        _inputs(x, ih, bias, gates)
+        gates = _inputs(x, ih, bias)
         hidden, cells = _room(path, x, n, more=1), _room(path, x, n, more=1)
         squashed = _room(path, x, n)
         for states, start in zip((hidden, cells), first, strict=True):
@@ -266,8 +262,7 @@ class GRUCell:
         if weights.bias_ih is not None and weights.bias_hh is not None:
             bias_n = weights.bias_hh[2 * n :]
             bias = torch.cat([weights.bias_ih[: 2 * n] + weights.bias_hh[: 2 * n], weights.bias_ih[2 * n :]])
-        gates, inner = _room(path, x, 3 * n), _room(path, x, n)
-        _inputs(x, weights.ih, bias, gates)
+        gates, inner = _inputs(x, weights.ih, bias), _room(path, x, n)
         hidden = _room(path, x, n, more=1)
         path.first(hidden).copy_(first[0])
         first_two, last_one = weights.hh[: 2 * n].t(), weights.hh[2 * n :].t()
@@ -327,7 +322,7 @@ class PlainCell:
         n = weights.hh.shape[1]
         hidden = _room(path, x, n, more=1)
         path.first(hidden).copy_(first[0])
-        _inputs(x, weights.ih, weights.bias, path.after(hidden))
+        path.after(hidden).copy_(_inputs(x, weights.ih, weights.bias))
         every = [path.rows(at(hidden)) for at in (path.before, path.after)]
         weight = weights.hh.t()
         for t in path.steps:
@@ -383,7 +378,8 @@ class RecurrentInput(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (weight,) = ctx.saved_tensors
-        return gradients[0][..., : len(weight)] @ weight, None, None
+        part = gradients[0][..., : len(weight)]
+        return linear(part.flatten(0, 1), weight.t()).unflatten(0, part.shape[:2]), None, None
 
 
 class RecurrentWeights(torch.autograd.Function):
@@ -535,11 +531,7 @@ class StepProducts(OuterProducts):
             left = left * weights[:, None]
         else:
             right = right * weights[:, None]
-        left, right = left.flatten(0, 1), right.flatten(0, 1)
-        if left.shape[1] > right.shape[1]:  # a product with the longer rows on the right is faster
-            out.add_((right.t() @ left).t())
-        else:
-            out.addmm_(left.t(), right)
+        out.add_(outer(left.flatten(0, 1), right.flatten(0, 1)))
 
 
 _SMALL = 1e-24  # shorter squared lengths count as this one: far below, float32 would lose them
