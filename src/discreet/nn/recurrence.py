@@ -7,9 +7,9 @@ sum of outer products over the steps, for which there is a rule. Everything is l
 by row, and can be differentiated once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -30,6 +30,8 @@ from discreet.gradients.uses import (
     nearly_cancelling,
     norms_of_grams,
 )
+
+Values = TypeVar("Values", Tensor, np.ndarray)
 
 _CHUNK = 8  # steps whose factors are made at a time, so that they are still in the cache when they are used
 
@@ -57,12 +59,16 @@ class Path:
     def unsort(self, tensor: Tensor, dim: int) -> Tensor:
         return tensor if self.back is None else tensor.index_select(dim, self.back)
 
-    def rows(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The rows that take part, step by step, of a tensor [steps, batch, ...]: views."""
-        views = tensor.unbind(0)
+    def rows(self, values: Values) -> list[Values]:
+        """The rows that take part, step by step, of values [steps, batch, ...]: views."""
+        views = list(values)
         if self.active[0] == self.active[-1]:  # they never grow
             return views
         return [view[:k] for view, k in zip(views, self.active, strict=True)]
+
+    def together(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+        """The rows that take part of several tensors, step by step."""
+        return list(zip(*map(self.rows, tensors), strict=True))
 
     def before(self, states: Tensor) -> Tensor:
         """Of the states at all times [steps + 1, ...], those before each step."""
@@ -162,12 +168,14 @@ def _span(chunk: range) -> slice:
     return slice(min(chunk), max(chunk) + 1)
 
 
-def _tanh(x: Tensor, out: Tensor) -> None:
-    """tanh; of few values on a CPU by NumPy, which is faster there and right to two roundings."""
-    if type(x) is Tensor and x.device.type == "cpu" and x.dtype in _NUMPY and x.numel() <= _FEW:
-        np.tanh(x.numpy(), out=out.numpy())
-    else:
-        torch.tanh(x, out=out)
+def _tanh(path: Path, x: Tensor, out: Tensor) -> Callable[[int], Any]:
+    """tanh at one step; of few values on a CPU by NumPy, which is faster there and right to two roundings."""
+    if type(x) is Tensor and x.device.type == "cpu" and x.dtype in _NUMPY and x[0].numel() <= _FEW:
+        of = path.rows(x.numpy())
+        to = of if out is x else path.rows(out.numpy())
+        return lambda t: np.tanh(of[t], out=to[t])
+    rows = path.together(x, out)
+    return lambda t: torch.tanh(rows[t][0], out=rows[t][1])
 
 
 _NUMPY = (torch.float32, torch.float64)
@@ -195,16 +203,17 @@ class LSTMCell:
         for states, start in zip((hidden, cells), first, strict=True):
             path.first(states).copy_(start)
         weight, batch = hh.t(), x.shape[1]
-        tensors = (gates, gates[..., : 3 * n], *gates.split(n, 2), squashed)
-        tensors += tuple(at(states) for states in (hidden, cells) for at in (path.before, path.after))
-        every = [path.rows(tensor) for tensor in tensors]
+        i, f, o, g = gates.split(n, 2)
+        around = (at(states) for states in (hidden, cells) for at in (path.before, path.after))
+        every = path.together(gates, gates[..., : 3 * n], i, f, o, g, squashed, *around)
+        squash_g, squash_cell = _tanh(path, g, g), _tanh(path, path.after(cells), squashed)
         for t in path.steps:
-            z, three, i, f, o, g, s, h, h_next, c, c_next = [rows[t] for rows in every]
+            z, three, i, f, o, g, s, h, h_next, c, c_next = every[t]
             z.addmm_(h, weight)
             three.sigmoid_()
-            _tanh(g, g)
+            squash_g(t)
             torch.mul(i, g, out=c_next).addcmul_(f, c)
-            _tanh(c_next, s)
+            squash_cell(t)
             torch.mul(o, s, out=h_next)
             if len(z) < batch:
                 _stay(path, t, hidden, cells)
@@ -217,31 +226,30 @@ class LSTMCell:
         (gates, squashed), (dh, dc), n = kept, last, weight.shape[1]
         i, f, o, g = gates.split(n, 2)
         before = path.before(states[1])
-        found = _gradient_room(gates, path, 4 * n)
-        every = [path.rows(tensor) for tensor in (found, found.unflatten(2, (4, n))[:, :, :3], found[..., 3 * n :], f)]
+        found = torch.empty_like(gates)
+        of_i, of_f, of_g, of_o = found.split(n, 2)  # factors first, and in their place what they make of a gradient
+        every = path.together(found, found.unflatten(2, (4, n))[:, :, :3], of_o, f)
         arriving = None if outputs is None else path.rows(outputs)
-        factors = gates.new_empty(5, _CHUNK, gates.shape[1], n)
-        three = factors[:3].permute(1, 2, 0, 3)
-        parts = list(zip(*(part.unbind(0) for part in (three, factors[3], factors[4])), strict=True))
-        batch = gates.shape[1]
+        room = gates.new_empty(_CHUNK, *dc.shape)
+        of_cells, columns, batch = room.unbind(0), dc[:, None], len(dc)
         for chunk in _chunks(path):
             s = _span(chunk)
-            of_i, of_f, of_g, of_o, of_cell = factors[:, : len(chunk)].unbind(0)
-            _sigmoid_slope(g[s], i[s], grad_input=of_i)
-            _sigmoid_slope(before[s], f[s], grad_input=of_f)
-            _tanh_slope(i[s], g[s], grad_input=of_g)
-            _sigmoid_slope(squashed[s], o[s], grad_input=of_o)
-            _tanh_slope(o[s], squashed[s], grad_input=of_cell)
+            _sigmoid_slope(g[s], i[s], grad_input=of_i[s])
+            _sigmoid_slope(before[s], f[s], grad_input=of_f[s])
+            _tanh_slope(i[s], g[s], grad_input=of_g[s])
+            _sigmoid_slope(squashed[s], o[s], grad_input=of_o[s])
+            _tanh_slope(o[s], squashed[s], grad_input=room[: len(chunk)])
             for t in chunk:
-                dz, dz_three, dz_o, keep = [rows[t] for rows in every]
-                (of_three, of_o, of_cell), h, c, k = parts[t - s.start], dh, dc, len(dz)
+                dz, dz_three, dz_o, keep = every[t]
+                h, c, column, of_cell, k = dh, dc, columns, of_cells[t - s.start], len(dz)
                 if k < batch:
-                    of_three, of_o, of_cell, h, c = of_three[:k], of_o[:k], of_cell[:k], h[:k], c[:k]
+                    h, c, column, of_cell = h[:k], c[:k], column[:k], of_cell[:k]
+                    found[t, k:] = 0
                 if arriving is not None:
                     h.add_(arriving[t])
                 c.addcmul_(h, of_cell)
-                torch.mul(of_three, c[:, None], out=dz_three)
-                torch.mul(of_o, h, out=dz_o)
+                dz_three.mul_(column)
+                dz_o.mul_(h)
                 torch.mm(dz, weight, out=h)
                 c.mul_(keep)
         return found
@@ -266,16 +274,18 @@ class GRUCell:
         hidden = _room(path, x, n, more=1)
         path.first(hidden).copy_(first[0])
         first_two, last_one = weights.hh[: 2 * n].t(), weights.hh[2 * n :].t()
-        tensors = (gates[..., : 2 * n], *gates.split(n, 2), inner, path.before(hidden), path.after(hidden))
-        every = [path.rows(tensor) for tensor in tensors]
+        r, z, new = gates.split(n, 2)
+        every = path.together(gates[..., : 2 * n], r, z, new, inner, path.before(hidden), path.after(hidden))
+        squash = _tanh(path, new, new)
         for t in path.steps:
-            two, r, z, new, part, h, h_next = [rows[t] for rows in every]
+            two, r, z, new, part, h, h_next = every[t]
             two.addmm_(h, first_two).sigmoid_()
             if bias_n is None:
                 torch.mm(h, last_one, out=part)
             else:
                 torch.addmm(bias_n, h, last_one, out=part)
-            _tanh(new.addcmul_(r, part), new)
+            new.addcmul_(r, part)
+            squash(t)
             torch.lerp(new, h, z, out=h_next)
             if len(h) < x.shape[1]:
                 _stay(path, t, hidden)
@@ -289,7 +299,7 @@ class GRUCell:
         r, z, new = gates.split(n, 2)
         before = path.before(states[0])
         found = _gradient_room(gates, path, 6 * n)
-        every = [path.rows(tensor) for tensor in (found.unflatten(2, (6, n)), found[..., 3 * n :], z)]
+        every = path.together(found.unflatten(2, (6, n)), found[..., 3 * n :], z)
         arriving = None if outputs is None else path.rows(outputs)
         factors = gates.new_empty(_CHUNK, gates.shape[1], 6, n)
         for chunk in _chunks(path):
@@ -301,7 +311,7 @@ class GRUCell:
             factors[:size, :, 3:5] = factors[:size, :, :2]
             torch.mul(of_n, r[s], out=of_inner)
             for t in chunk:
-                dz, dz_hidden, keep = [rows[t] for rows in every]
+                dz, dz_hidden, keep = every[t]
                 h = dh[: len(dz)]
                 if arriving is not None:
                     h.add_(arriving[t])
@@ -323,13 +333,14 @@ class PlainCell:
         hidden = _room(path, x, n, more=1)
         path.first(hidden).copy_(first[0])
         path.after(hidden).copy_(_inputs(x, weights.ih, weights.bias))
-        every = [path.rows(at(hidden)) for at in (path.before, path.after)]
+        after = path.after(hidden)
+        every, squash = path.together(path.before(hidden), after), _tanh(path, after, after)
         weight = weights.hh.t()
         for t in path.steps:
-            h, h_next = [rows[t] for rows in every]
+            h, h_next = every[t]
             h_next.addmm_(h, weight)
             if self.nonlinearity == "tanh":
-                _tanh(h_next, h_next)
+                squash(t)
             else:
                 h_next.relu_()
             if len(h) < x.shape[1]:
@@ -342,10 +353,10 @@ class PlainCell:
     ) -> Tensor:  # fmt: skip
         after, (dh,) = path.after(states[0]), last
         found = _gradient_room(after, path, after.shape[2])
-        every = [path.rows(tensor) for tensor in (found, after)]
+        every = path.together(found, after)
         arriving = None if outputs is None else path.rows(outputs)
         for t in path.steps[::-1]:
-            dz, value = [rows[t] for rows in every]
+            dz, value = every[t]
             h = dh[: len(dz)]
             if arriving is not None:
                 h.add_(arriving[t])
