@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import discreet
 from discreet import ConfigError, PrivacyError
-from discreet.gradients import Engine, rules
+from discreet.gradients import Engine, rules, sites
 from discreet.gradients.preparation import Several
 from discreet.nn import convert, recurrence
 from discreet.nn.recurrence import StepProducts
@@ -364,6 +364,19 @@ def test_the_rule_is_used_and_not_the_fallback(kind, monkeypatch):
     gradients.norms()
     assert isinstance(gradients.uses["layer.weight_ih_l0"], StepProducts)
     assert not any(isinstance(use, Several) for use in gradients.uses.values())
+
+
+@kinds
+def test_isolation_is_seen_by_fingerprints(kind, monkeypatch):
+    """No gradient of the gates is kept for it, whichever dimension the layer's own inputs have the batch in."""
+
+    def refuse(*_, **__):
+        pytest.fail("gradients were kept")
+
+    monkeypatch.setattr(sites, "Matching", refuse)
+    layer = pair(kind, bidirectional=True)[1]
+    gradients = Engine(layer).gradients(square_loss(layer(torch.randn(T, B, D).double())[0].transpose(0, 1)), B)
+    assert gradients.norms()["weight_ih_l0"].shape == (B,)
 
 
 @kinds

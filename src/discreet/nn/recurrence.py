@@ -383,7 +383,7 @@ class RecurrentInput(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, wide: int) -> Tensor:
         ctx.save_for_backward(weight)
-        return _stand_in(x, wide)
+        return _stand_in(x, *x.shape[:2], wide)
 
     @staticmethod
     @once_differentiable
@@ -394,7 +394,10 @@ class RecurrentInput(torch.autograd.Function):
 
 
 class RecurrentWeights(torch.autograd.Function):
-    """The pre-activations, seen from the parameters; inputs and states before each step are constants here."""
+    """The pre-activations, seen from the parameters; inputs and states before each step are constants here.
+
+    Here the batch comes first: where examples stand is found fastest there.
+    """
 
     @staticmethod
     def forward(
@@ -403,22 +406,22 @@ class RecurrentWeights(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, before)
         ctx.rows, ctx.bias, ctx.shared = len(ih), bias_ih is not None, Shared()
-        return _stand_in(x, wide)
+        return _stand_in(x, x.shape[1], x.shape[0], wide)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, before = ctx.saved_tensors
-        rows = gradients[0].flatten(0, 1)
+        rows = gradients[0].transpose(0, 1).flatten(0, 1)
         of_input, of_hidden = rows[:, : ctx.rows], rows[:, -ctx.rows :]
         ih, hh = of_input.t() @ x.flatten(0, 1), of_hidden.t() @ before.flatten(0, 1)
         biases = (of_input.sum(0), of_hidden.sum(0)) if ctx.bias else (None, None)
         return ih, hh, *biases, None, None, None
 
 
-def _stand_in(x: Tensor, wide: int) -> Tensor:
+def _stand_in(x: Tensor, *shape: int) -> Tensor:
     """The pre-activations in the graph: their values were used up in the walk, and nobody asks for them."""
-    return x.new_empty(()).expand(*x.shape[:2], wide)
+    return x.new_empty(()).expand(shape)
 
 
 class RecurrentSteps(torch.autograd.Function):
@@ -444,7 +447,7 @@ class RecurrentSteps(torch.autograd.Function):
         like = path.first(states[0])
         last = [torch.zeros_like(like) if g is None else path.sort(g, 0).clone() for g in gradients[1:]]
         found = path.unsort(cell.back(states, kept, weight, outputs, last, path), 1)
-        return found, found, None, None, None, None, *(path.unsort(g, 0) for g in last)
+        return found, found.transpose(0, 1), None, None, None, None, *(path.unsort(g, 0) for g in last)
 
 
 def recur(
@@ -482,9 +485,9 @@ class Shared:
 @rule("RecurrentWeightsBackward", 0, 1, 2, 3, saves=("saved_tensors", "rows", "shared"))
 def _recurrent(call: Call) -> Use | Tensor | None:
     """A sum of outer products over the steps for a weight, a sum over the steps for a bias."""
-    if call.rows.dim != 1:
+    if call.rows.dim != 0:
         return None
-    x, before = call.saved["saved_tensors"]
+    x, before = (tensor.transpose(0, 1) for tensor in call.saved["saved_tensors"])
     size, gradient = call.saved["rows"], call.gradient
     of_hidden = call.number in (1, 3)
     part = gradient[..., -size:] if of_hidden else gradient[..., :size]
@@ -492,12 +495,12 @@ def _recurrent(call: Call) -> Use | Tensor | None:
     found = call.saved["shared"].look(gradient)
     if call.number > 1:
         if "sum" not in found:  # over the steps, as a product: faster than a sum over an outer dimension
-            steps = gradient.to(call.dtype).flatten(1)
-            found["sum"] = call.split((steps.new_ones(len(steps)) @ steps).view(1, *gradient.shape[1:]))[:, :, 0].sum(1)
+            steps = gradient.to(call.dtype).transpose(0, 1).flatten(1)
+            found["sum"] = call.split((steps.new_ones(len(steps)) @ steps).view(len(gradient), -1)).sum(1)
         return found["sum"][:, -size:] if of_hidden else found["sum"][:, :size]
     factor = before if of_hidden else x
     left, right = call.split(part).flatten(1, 2), call.split(factor).flatten(1, 2)
-    if call.rows != Rows(1) or left.shape[1] != len(gradient):
+    if call.rows != Rows(0) or left.shape[1] != gradient.shape[1]:
         return OuterProducts(left, right)
     return StepProducts(left, right, found, name, shared=gradient.shape[2] == size)
 
