@@ -366,6 +366,23 @@ def test_the_rule_is_used_and_not_the_fallback(kind, monkeypatch):
     assert not any(isinstance(use, Several) for use in gradients.uses.values())
 
 
+def test_steps_may_be_the_examples():
+    """Where no state leads from step to step, with two sequences each: by the rule, as the graph is freed by then."""
+    theirs, ours = pair("RNN")
+    for layer in (theirs, ours):
+        layer.weight_hh_l0.data.zero_()
+    x, engine = torch.randn(T, 2, D).double(), Engine(ours)
+    losses = theirs(x)[0].square().sum((1, 2))
+    expected = [torch.autograd.grad(loss, list(theirs.parameters()), retain_graph=True) for loss in losses]
+    for _ in range(2):  # probed, and by what is known
+        found = engine.gradients(ours(x)[0].square().sum((1, 2)), T)
+        squared, each = found.norms(), found.each(0, T)
+        for k, (name, _) in enumerate(ours.named_parameters()):
+            exact = torch.stack([gradients[k] for gradients in expected])
+            torch.testing.assert_close(each[name], exact)
+            torch.testing.assert_close(squared[name], exact.flatten(1).square().sum(1))
+
+
 @kinds
 def test_isolation_is_seen_by_fingerprints(kind, monkeypatch):
     """No gradient of the gates is kept for it, whichever dimension the layer's own inputs have the batch in."""

@@ -485,7 +485,7 @@ class Shared:
 @rule("RecurrentWeightsBackward", 0, 1, 2, 3, saves=("saved_tensors", "rows", "shared"))
 def _recurrent(call: Call) -> Use | Tensor | None:
     """A sum of outer products over the steps for a weight, a sum over the steps for a bias."""
-    if call.rows.dim != 0:
+    if call.rows.dim > 1:  # of batch, steps and gates
         return None
     x, before = (tensor.transpose(0, 1) for tensor in call.saved["saved_tensors"])
     size, gradient = call.saved["rows"], call.gradient
@@ -495,8 +495,10 @@ def _recurrent(call: Call) -> Use | Tensor | None:
     found = call.saved["shared"].look(gradient)
     if call.number > 1:
         if "sum" not in found:  # over the steps, as a product: faster than a sum over an outer dimension
-            steps = gradient.to(call.dtype).transpose(0, 1).flatten(1)
-            found["sum"] = call.split((steps.new_ones(len(steps)) @ steps).view(len(gradient), -1)).sum(1)
+            first = gradient.to(call.dtype).movedim(call.rows.dim, 0)
+            steps = first.transpose(0, 1).flatten(1)
+            total = (steps.new_ones(len(steps)) @ steps).view(len(first), -1)
+            found["sum"] = Rows(0, call.rows.interleaved).split(total, call.units).sum(1)
         return found["sum"][:, -size:] if of_hidden else found["sum"][:, :size]
     factor = before if of_hidden else x
     left, right = call.split(part).flatten(1, 2), call.split(factor).flatten(1, 2)
