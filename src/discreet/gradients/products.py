@@ -13,7 +13,7 @@ _LONG = 1 << 11  # rows of `outer`, below which oneDNN is not faster
 
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """rows @ weight.t() + bias, for rows [many, n] and a weight [m, n]."""
-    if _fits(rows, weight):
+    if _fits(rows, weight, len(weight)):
         return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
     return rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
 
@@ -22,7 +22,7 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
     """left.t() @ right: the sum of the rows' outer products, as the gradient of a convolution by single points."""
     if left.shape[1] > right.shape[1]:  # the longer rows on the right are faster
         return outer(right, left).t()
-    if len(left) < _LONG or len(left) % _IMAGES or not (right.is_contiguous() and _fits(left, right)):
+    if len(left) < _LONG or len(left) % _IMAGES or not (right.is_contiguous() and _fits(left, right, right.shape[1])):
         return left.t() @ right
     weight = left.new_empty(left.shape[1], right.shape[1], 1, 1)  # its shape is all that is read
     g, x = (rows.view(_IMAGES, -1, 1, rows.shape[1]).permute(0, 3, 1, 2) for rows in (left, right))
@@ -31,10 +31,10 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
     return found[:, :, 0, 0]
 
 
-def _fits(rows: Tensor, other: Tensor) -> bool:
-    """Whether oneDNN can be asked, and is worth asking."""
+def _fits(rows: Tensor, other: Tensor, times: int) -> bool:
+    """Whether oneDNN can be asked, and is worth asking: each value of the rows is multiplied so many times."""
     plain = type(rows) is Tensor and rows.device.type == "cpu" and rows.dtype == other.dtype == torch.float32
-    return plain and rows.is_contiguous() and rows.numel() * min(other.shape) >= _WORTH and _there()
+    return plain and rows.is_contiguous() and rows.numel() * times >= _WORTH and _there()
 
 
 def _there() -> bool:
