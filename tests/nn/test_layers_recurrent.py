@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import discreet
 from discreet import ConfigError, PrivacyError
-from discreet.gradients import Engine, rules
+from discreet.gradients import Engine, rules, sites
 from discreet.gradients.preparation import Several
 from discreet.nn import convert, recurrence
 from discreet.nn.recurrence import StepProducts
@@ -106,12 +106,16 @@ def test_in_float32_they_differ_by_rounding_alone(kind):
 @pytest.mark.parametrize("count", [1, recurrence._FEW])  # by NumPy where it can be, and by torch
 def test_tanh_is_right_to_two_roundings(dtype, count):
     x = torch.cat([torch.linspace(-12, 12, 97), 10.0 ** -torch.arange(30), torch.tensor([0.0, torch.inf, -torch.inf])])
-    values = x.to(dtype).repeat(count // len(x) + 1, 1)
-    found = torch.empty_like(values)
-    recurrence._tanh(values, found)
-    torch.testing.assert_close(found, values.double().tanh().to(dtype), rtol=2 * torch.finfo(dtype).eps, atol=0.0)
-    recurrence._tanh(values, values)
-    assert torch.equal(values, found)
+    values = x.to(dtype).repeat(2, count // len(x) + 2, 1)
+    found, all_but_one = torch.zeros_like(values), values.shape[1] - 1
+    path = recurrence.Path((values.shape[1], all_but_one))
+    recurrence._tanh(path, values, found)(1)
+    exact = values.double().tanh().to(dtype)
+    exact[0] = exact[1, all_but_one:] = 0.0  # another step, and a row that takes no part in this one
+    torch.testing.assert_close(found, exact, rtol=2 * torch.finfo(dtype).eps, atol=0.0)
+    recurrence._tanh(path, values, values)(1)
+    assert torch.equal(values[1, :all_but_one], found[1, :all_but_one])
+    assert torch.equal(values[0], x.to(dtype).expand_as(values[0]))
 
 
 @kinds
@@ -360,6 +364,36 @@ def test_the_rule_is_used_and_not_the_fallback(kind, monkeypatch):
     gradients.norms()
     assert isinstance(gradients.uses["layer.weight_ih_l0"], StepProducts)
     assert not any(isinstance(use, Several) for use in gradients.uses.values())
+
+
+def test_steps_may_be_the_examples():
+    """Where no state leads from step to step, with two sequences each: by the rule, as the graph is freed by then."""
+    theirs, ours = pair("RNN")
+    for layer in (theirs, ours):
+        layer.weight_hh_l0.data.zero_()
+    x, engine = torch.randn(T, 2, D).double(), Engine(ours)
+    losses = theirs(x)[0].square().sum((1, 2))
+    expected = [torch.autograd.grad(loss, list(theirs.parameters()), retain_graph=True) for loss in losses]
+    for _ in range(2):  # probed, and by what is known
+        found = engine.gradients(ours(x)[0].square().sum((1, 2)), T)
+        squared, each = found.norms(), found.each(0, T)
+        for k, (name, _) in enumerate(ours.named_parameters()):
+            exact = torch.stack([gradients[k] for gradients in expected])
+            torch.testing.assert_close(each[name], exact)
+            torch.testing.assert_close(squared[name], exact.flatten(1).square().sum(1))
+
+
+@kinds
+def test_isolation_is_seen_by_fingerprints(kind, monkeypatch):
+    """No gradient of the gates is kept for it, whichever dimension the layer's own inputs have the batch in."""
+
+    def refuse(*_, **__):
+        pytest.fail("gradients were kept")
+
+    monkeypatch.setattr(sites, "Matching", refuse)
+    layer = pair(kind, bidirectional=True)[1]
+    gradients = Engine(layer).gradients(square_loss(layer(torch.randn(T, B, D).double())[0].transpose(0, 1)), B)
+    assert gradients.norms()["weight_ih_l0"].shape == (B,)
 
 
 @kinds

@@ -504,6 +504,7 @@ SURE = {
     *(("ConvolutionBackward0", i) for i in (1, 2)),
     *(("NativeLayerNormBackward0", i) for i in (1, 2)),
     *(("NativeGroupNormBackward0", i) for i in (1, 2)),
+    *(("RecurrentWeightsBackward", i) for i in range(4)),
     ("EmbeddingBackward0", 0),
     ("AddmmBackward0", 0),
     ("AddmmBackward0", 2),

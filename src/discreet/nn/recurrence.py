@@ -7,9 +7,9 @@ sum of outer products over the steps, for which there is a rule. Everything is l
 by row, and can be differentiated once.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from discreet.gradients import Call, rule
+from discreet.gradients.products import linear, outer
 from discreet.gradients.rows import Rows
 from discreet.gradients.uses import (
     PRODUCT,
@@ -29,6 +30,8 @@ from discreet.gradients.uses import (
     nearly_cancelling,
     norms_of_grams,
 )
+
+Values = TypeVar("Values", Tensor, np.ndarray)
 
 _CHUNK = 8  # steps whose factors are made at a time, so that they are still in the cache when they are used
 
@@ -56,12 +59,16 @@ class Path:
     def unsort(self, tensor: Tensor, dim: int) -> Tensor:
         return tensor if self.back is None else tensor.index_select(dim, self.back)
 
-    def rows(self, tensor: Tensor) -> Sequence[Tensor]:
-        """The rows that take part, step by step, of a tensor [steps, batch, ...]: views."""
-        views = tensor.unbind(0)
+    def rows(self, values: Values) -> list[Values]:
+        """The rows that take part, step by step, of values [steps, batch, ...]: views."""
+        views = list(values)
         if self.active[0] == self.active[-1]:  # they never grow
             return views
         return [view[:k] for view, k in zip(views, self.active, strict=True)]
+
+    def together(self, *tensors: Tensor) -> list[tuple[Tensor, ...]]:
+        """The rows that take part of several tensors, step by step."""
+        return list(zip(*map(self.rows, tensors), strict=True))
 
     def before(self, states: Tensor) -> Tensor:
         """Of the states at all times [steps + 1, ...], those before each step."""
@@ -139,13 +146,9 @@ def _room(path: Path, like: Tensor, *sizes: int, more: int = 0) -> Tensor:
     return like.new_empty(len(path.active) + more, like.shape[1], *sizes)
 
 
-def _inputs(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+def _inputs(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """The inputs' share of the pre-activations, of all steps in one product."""
-    rows, out = x.reshape(-1, x.shape[-1]), out.view(-1, out.shape[-1])
-    if bias is None:
-        torch.mm(rows, weight.t(), out=out)
-    else:
-        torch.addmm(bias, rows, weight.t(), out=out)
+    return linear(x.flatten(0, 1), weight, bias).unflatten(0, x.shape[:2])
 
 
 def _stay(path: Path, t: int, *states: Tensor) -> None:
@@ -165,12 +168,14 @@ def _span(chunk: range) -> slice:
     return slice(min(chunk), max(chunk) + 1)
 
 
-def _tanh(x: Tensor, out: Tensor) -> None:
-    """tanh; of few values on a CPU by NumPy, which is faster there and right to two roundings."""
-    if type(x) is Tensor and x.device.type == "cpu" and x.dtype in _NUMPY and x.numel() <= _FEW:
-        np.tanh(x.numpy(), out=out.numpy())
-    else:
-        torch.tanh(x, out=out)
+def _tanh(path: Path, x: Tensor, out: Tensor) -> Callable[[int], Any]:
+    """tanh at one step; of few values on a CPU by NumPy, which is faster there and right to two roundings."""
+    if type(x) is Tensor and x.device.type == "cpu" and x.dtype in _NUMPY and x[0].numel() <= _FEW:
+        of = path.rows(x.numpy())
+        to = of if out is x else path.rows(out.numpy())
+        return lambda t: np.tanh(of[t], out=to[t])
+    rows = path.together(x, out)
+    return lambda t: torch.tanh(rows[t][0], out=rows[t][1])
 
 
 _NUMPY = (torch.float32, torch.float64)
@@ -192,23 +197,23 @@ class LSTMCell:
         ih, hh = (torch.cat([w[: 2 * n], w[3 * n :], w[2 * n : 3 * n]]) for w in (weights.ih, weights.hh))
         bias = weights.bias
         bias = None if bias is None else torch.cat([bias[: 2 * n], bias[3 * n :], bias[2 * n : 3 * n]])
-        gates = _room(path, x, 4 * n)
-        _inputs(x, ih, bias, gates)
+        gates = _inputs(x, ih, bias)
         hidden, cells = _room(path, x, n, more=1), _room(path, x, n, more=1)
         squashed = _room(path, x, n)
         for states, start in zip((hidden, cells), first, strict=True):
             path.first(states).copy_(start)
         weight, batch = hh.t(), x.shape[1]
-        tensors = (gates, gates[..., : 3 * n], *gates.split(n, 2), squashed)
-        tensors += tuple(at(states) for states in (hidden, cells) for at in (path.before, path.after))
-        every = [path.rows(tensor) for tensor in tensors]
+        i, f, o, g = gates.split(n, 2)
+        around = (at(states) for states in (hidden, cells) for at in (path.before, path.after))
+        every = path.together(gates, gates[..., : 3 * n], i, f, o, g, squashed, *around)
+        squash_g, squash_cell = _tanh(path, g, g), _tanh(path, path.after(cells), squashed)
         for t in path.steps:
-            z, three, i, f, o, g, s, h, h_next, c, c_next = [rows[t] for rows in every]
+            z, three, i, f, o, g, s, h, h_next, c, c_next = every[t]
             z.addmm_(h, weight)
             three.sigmoid_()
-            _tanh(g, g)
+            squash_g(t)
             torch.mul(i, g, out=c_next).addcmul_(f, c)
-            _tanh(c_next, s)
+            squash_cell(t)
             torch.mul(o, s, out=h_next)
             if len(z) < batch:
                 _stay(path, t, hidden, cells)
@@ -221,31 +226,30 @@ class LSTMCell:
         (gates, squashed), (dh, dc), n = kept, last, weight.shape[1]
         i, f, o, g = gates.split(n, 2)
         before = path.before(states[1])
-        found = _gradient_room(gates, path, 4 * n)
-        every = [path.rows(tensor) for tensor in (found, found.unflatten(2, (4, n))[:, :, :3], found[..., 3 * n :], f)]
+        found = torch.empty_like(gates)
+        of_i, of_f, of_g, of_o = found.split(n, 2)  # factors first, and in their place what they make of a gradient
+        every = path.together(found, found.unflatten(2, (4, n))[:, :, :3], of_o, f)
         arriving = None if outputs is None else path.rows(outputs)
-        factors = gates.new_empty(5, _CHUNK, gates.shape[1], n)
-        three = factors[:3].permute(1, 2, 0, 3)
-        parts = list(zip(*(part.unbind(0) for part in (three, factors[3], factors[4])), strict=True))
-        batch = gates.shape[1]
+        room = gates.new_empty(_CHUNK, *dc.shape)
+        of_cells, columns, batch = room.unbind(0), dc[:, None], len(dc)
         for chunk in _chunks(path):
             s = _span(chunk)
-            of_i, of_f, of_g, of_o, of_cell = factors[:, : len(chunk)].unbind(0)
-            _sigmoid_slope(g[s], i[s], grad_input=of_i)
-            _sigmoid_slope(before[s], f[s], grad_input=of_f)
-            _tanh_slope(i[s], g[s], grad_input=of_g)
-            _sigmoid_slope(squashed[s], o[s], grad_input=of_o)
-            _tanh_slope(o[s], squashed[s], grad_input=of_cell)
+            _sigmoid_slope(g[s], i[s], grad_input=of_i[s])
+            _sigmoid_slope(before[s], f[s], grad_input=of_f[s])
+            _tanh_slope(i[s], g[s], grad_input=of_g[s])
+            _sigmoid_slope(squashed[s], o[s], grad_input=of_o[s])
+            _tanh_slope(o[s], squashed[s], grad_input=room[: len(chunk)])
             for t in chunk:
-                dz, dz_three, dz_o, keep = [rows[t] for rows in every]
-                (of_three, of_o, of_cell), h, c, k = parts[t - s.start], dh, dc, len(dz)
+                dz, dz_three, dz_o, keep = every[t]
+                h, c, column, of_cell, k = dh, dc, columns, of_cells[t - s.start], len(dz)
                 if k < batch:
-                    of_three, of_o, of_cell, h, c = of_three[:k], of_o[:k], of_cell[:k], h[:k], c[:k]
+                    h, c, column, of_cell = h[:k], c[:k], column[:k], of_cell[:k]
+                    found[t, k:] = 0
                 if arriving is not None:
                     h.add_(arriving[t])
                 c.addcmul_(h, of_cell)
-                torch.mul(of_three, c[:, None], out=dz_three)
-                torch.mul(of_o, h, out=dz_o)
+                dz_three.mul_(column)
+                dz_o.mul_(h)
                 torch.mm(dz, weight, out=h)
                 c.mul_(keep)
         return found
@@ -266,21 +270,22 @@ class GRUCell:
         if weights.bias_ih is not None and weights.bias_hh is not None:
             bias_n = weights.bias_hh[2 * n :]
             bias = torch.cat([weights.bias_ih[: 2 * n] + weights.bias_hh[: 2 * n], weights.bias_ih[2 * n :]])
-        gates, inner = _room(path, x, 3 * n), _room(path, x, n)
-        _inputs(x, weights.ih, bias, gates)
+        gates, inner = _inputs(x, weights.ih, bias), _room(path, x, n)
         hidden = _room(path, x, n, more=1)
         path.first(hidden).copy_(first[0])
         first_two, last_one = weights.hh[: 2 * n].t(), weights.hh[2 * n :].t()
-        tensors = (gates[..., : 2 * n], *gates.split(n, 2), inner, path.before(hidden), path.after(hidden))
-        every = [path.rows(tensor) for tensor in tensors]
+        r, z, new = gates.split(n, 2)
+        every = path.together(gates[..., : 2 * n], r, z, new, inner, path.before(hidden), path.after(hidden))
+        squash = _tanh(path, new, new)
         for t in path.steps:
-            two, r, z, new, part, h, h_next = [rows[t] for rows in every]
+            two, r, z, new, part, h, h_next = every[t]
             two.addmm_(h, first_two).sigmoid_()
             if bias_n is None:
                 torch.mm(h, last_one, out=part)
             else:
                 torch.addmm(bias_n, h, last_one, out=part)
-            _tanh(new.addcmul_(r, part), new)
+            new.addcmul_(r, part)
+            squash(t)
             torch.lerp(new, h, z, out=h_next)
             if len(h) < x.shape[1]:
                 _stay(path, t, hidden)
@@ -294,7 +299,7 @@ class GRUCell:
         r, z, new = gates.split(n, 2)
         before = path.before(states[0])
         found = _gradient_room(gates, path, 6 * n)
-        every = [path.rows(tensor) for tensor in (found.unflatten(2, (6, n)), found[..., 3 * n :], z)]
+        every = path.together(found.unflatten(2, (6, n)), found[..., 3 * n :], z)
         arriving = None if outputs is None else path.rows(outputs)
         factors = gates.new_empty(_CHUNK, gates.shape[1], 6, n)
         for chunk in _chunks(path):
@@ -306,7 +311,7 @@ class GRUCell:
             factors[:size, :, 3:5] = factors[:size, :, :2]
             torch.mul(of_n, r[s], out=of_inner)
             for t in chunk:
-                dz, dz_hidden, keep = [rows[t] for rows in every]
+                dz, dz_hidden, keep = every[t]
                 h = dh[: len(dz)]
                 if arriving is not None:
                     h.add_(arriving[t])
@@ -327,14 +332,15 @@ class PlainCell:
         n = weights.hh.shape[1]
         hidden = _room(path, x, n, more=1)
         path.first(hidden).copy_(first[0])
-        _inputs(x, weights.ih, weights.bias, path.after(hidden))
-        every = [path.rows(at(hidden)) for at in (path.before, path.after)]
+        path.after(hidden).copy_(_inputs(x, weights.ih, weights.bias))
+        after = path.after(hidden)
+        every, squash = path.together(path.before(hidden), after), _tanh(path, after, after)
         weight = weights.hh.t()
         for t in path.steps:
-            h, h_next = [rows[t] for rows in every]
+            h, h_next = every[t]
             h_next.addmm_(h, weight)
             if self.nonlinearity == "tanh":
-                _tanh(h_next, h_next)
+                squash(t)
             else:
                 h_next.relu_()
             if len(h) < x.shape[1]:
@@ -347,10 +353,10 @@ class PlainCell:
     ) -> Tensor:  # fmt: skip
         after, (dh,) = path.after(states[0]), last
         found = _gradient_room(after, path, after.shape[2])
-        every = [path.rows(tensor) for tensor in (found, after)]
+        every = path.together(found, after)
         arriving = None if outputs is None else path.rows(outputs)
         for t in path.steps[::-1]:
-            dz, value = [rows[t] for rows in every]
+            dz, value = every[t]
             h = dh[: len(dz)]
             if arriving is not None:
                 h.add_(arriving[t])
@@ -377,17 +383,21 @@ class RecurrentInput(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, wide: int) -> Tensor:
         ctx.save_for_backward(weight)
-        return _stand_in(x, wide)
+        return _stand_in(x, *x.shape[:2], wide)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         (weight,) = ctx.saved_tensors
-        return gradients[0][..., : len(weight)] @ weight, None, None
+        part = gradients[0][..., : len(weight)]
+        return linear(part.flatten(0, 1), weight.t()).unflatten(0, part.shape[:2]), None, None
 
 
 class RecurrentWeights(torch.autograd.Function):
-    """The pre-activations, seen from the parameters; inputs and states before each step are constants here."""
+    """The pre-activations, seen from the parameters; inputs and states before each step are constants here.
+
+    Here the batch comes first: where examples stand is found fastest there.
+    """
 
     @staticmethod
     def forward(
@@ -396,22 +406,22 @@ class RecurrentWeights(torch.autograd.Function):
     ) -> Tensor:  # fmt: skip
         ctx.save_for_backward(x, before)
         ctx.rows, ctx.bias, ctx.shared = len(ih), bias_ih is not None, Shared()
-        return _stand_in(x, wide)
+        return _stand_in(x, x.shape[1], x.shape[0], wide)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         x, before = ctx.saved_tensors
-        rows = gradients[0].flatten(0, 1)
+        rows = gradients[0].transpose(0, 1).flatten(0, 1)
         of_input, of_hidden = rows[:, : ctx.rows], rows[:, -ctx.rows :]
         ih, hh = of_input.t() @ x.flatten(0, 1), of_hidden.t() @ before.flatten(0, 1)
         biases = (of_input.sum(0), of_hidden.sum(0)) if ctx.bias else (None, None)
         return ih, hh, *biases, None, None, None
 
 
-def _stand_in(x: Tensor, wide: int) -> Tensor:
+def _stand_in(x: Tensor, *shape: int) -> Tensor:
     """The pre-activations in the graph: their values were used up in the walk, and nobody asks for them."""
-    return x.new_empty(()).expand(*x.shape[:2], wide)
+    return x.new_empty(()).expand(shape)
 
 
 class RecurrentSteps(torch.autograd.Function):
@@ -437,7 +447,7 @@ class RecurrentSteps(torch.autograd.Function):
         like = path.first(states[0])
         last = [torch.zeros_like(like) if g is None else path.sort(g, 0).clone() for g in gradients[1:]]
         found = path.unsort(cell.back(states, kept, weight, outputs, last, path), 1)
-        return found, found, None, None, None, None, *(path.unsort(g, 0) for g in last)
+        return found, found.transpose(0, 1), None, None, None, None, *(path.unsort(g, 0) for g in last)
 
 
 def recur(
@@ -475,9 +485,9 @@ class Shared:
 @rule("RecurrentWeightsBackward", 0, 1, 2, 3, saves=("saved_tensors", "rows", "shared"))
 def _recurrent(call: Call) -> Use | Tensor | None:
     """A sum of outer products over the steps for a weight, a sum over the steps for a bias."""
-    if call.rows.dim != 1:
+    if call.rows.dim > 1:  # of batch, steps and gates
         return None
-    x, before = call.saved["saved_tensors"]
+    x, before = (tensor.transpose(0, 1) for tensor in call.saved["saved_tensors"])
     size, gradient = call.saved["rows"], call.gradient
     of_hidden = call.number in (1, 3)
     part = gradient[..., -size:] if of_hidden else gradient[..., :size]
@@ -485,12 +495,14 @@ def _recurrent(call: Call) -> Use | Tensor | None:
     found = call.saved["shared"].look(gradient)
     if call.number > 1:
         if "sum" not in found:  # over the steps, as a product: faster than a sum over an outer dimension
-            steps = gradient.to(call.dtype).flatten(1)
-            found["sum"] = call.split((steps.new_ones(len(steps)) @ steps).view(1, *gradient.shape[1:]))[:, :, 0].sum(1)
+            first = gradient.to(call.dtype).movedim(call.rows.dim, 0)
+            steps = first.transpose(0, 1).flatten(1)
+            total = (steps.new_ones(len(steps)) @ steps).view(len(first), -1)
+            found["sum"] = Rows(0, call.rows.interleaved).split(total, call.units).sum(1)
         return found["sum"][:, -size:] if of_hidden else found["sum"][:, :size]
     factor = before if of_hidden else x
     left, right = call.split(part).flatten(1, 2), call.split(factor).flatten(1, 2)
-    if call.rows != Rows(1) or left.shape[1] != len(gradient):
+    if call.rows != Rows(0) or left.shape[1] != gradient.shape[1]:
         return OuterProducts(left, right)
     return StepProducts(left, right, found, name, shared=gradient.shape[2] == size)
 
@@ -535,11 +547,7 @@ class StepProducts(OuterProducts):
             left = left * weights[:, None]
         else:
             right = right * weights[:, None]
-        left, right = left.flatten(0, 1), right.flatten(0, 1)
-        if left.shape[1] > right.shape[1]:  # a product with the longer rows on the right is faster
-            out.add_((right.t() @ left).t())
-        else:
-            out.addmm_(left.t(), right)
+        out.add_(outer(left.flatten(0, 1), right.flatten(0, 1)))
 
 
 _SMALL = 1e-24  # shorter squared lengths count as this one: far below, float32 would lose them
