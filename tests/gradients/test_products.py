@@ -61,7 +61,7 @@ def test_what_onednn_would_not_take(change: Callable[[Tensor], Tensor]) -> None:
     assert outer(x, y).dtype == linear(x, weight).dtype == x.dtype
 
 
-@pytest.mark.skipif(not products._there(), reason="torch without oneDNN")
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="torch without oneDNN")
 def test_large_products_are_asked_of_onednn(asked: list[bool], monkeypatch: pytest.MonkeyPatch) -> None:
     linear(rows(4096, 128), rows(512, 128))
     linear(rows(4096, 512), rows(512, 128).t())
