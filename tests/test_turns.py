@@ -172,3 +172,79 @@ def test_where_units_cannot_take_turns_none_is_planned(settings):
         private.backward(F.cross_entropy(model(rows), labels, reduction="none"))
     assert private.kernels
     assert not any(kernel.endswith("+turns") for kernel in private.kernels.values())
+
+
+# --- one row an example, more of them than the cache holds ------------------------------------------------------------
+
+
+@pytest.fixture
+def small_cache(monkeypatch):
+    """A cache that holds nobody's rows, parts of three of them, and a sum that stays in it."""
+    monkeypatch.setattr(uses, "CACHE_BYTES", 0)
+    monkeypatch.setattr(uses, "PART_BYTES", 3 * 4 * (300 + 3))
+    monkeypatch.setattr(uses.OuterProducts, "_streams", property(lambda use: use.factors == (None, None)))
+
+
+def logistic(rows, *, fixed=False, steps=3):
+    torch.manual_seed(0)
+    model = nn.Linear(300, 3)
+    private = attach(model, planned(Clip(0.3), noise=0.0, steps=steps))
+    for x, y in private.batches(rows, fixed=fixed):
+        private.backward(F.cross_entropy(model(x), y, reduction="none"))
+    return private.kernels, torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
+def table():
+    torch.manual_seed(2)
+    return torch.randn(N, 300), torch.randint(3, (N,))
+
+
+def test_rows_are_read_in_turns(small_cache, monkeypatch):
+    taken, real = [], Turns.__iter__
+    monkeypatch.setattr(Turns, "__iter__", lambda turns: taken.append(list(turns.ranges)) or real(turns))
+    kernels, found = logistic(table())
+    assert kernels == {"weight": "rows+turns"}
+    assert taken == 2 * [[(0, 3), (3, 6), (6, 9), (9, 12)]]
+    monkeypatch.undo()
+    kernels, expected = logistic(table())
+    assert kernels == {}
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-8)
+
+
+def test_rows_whose_norms_are_known_wait_for_nothing(small_cache):
+    assert logistic(table(), fixed=True)[0] == {}
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_rows_that_are_not_finite_count_for_nothing(small_cache, value):
+    x, y = table()
+    x[[4, 9, 10, 11]] = value
+    _, found = logistic((x, y))
+    rest = [0, 1, 2, 3, 5, 6, 7, 8]
+    torch.manual_seed(0)
+    model = nn.Linear(300, 3)
+    expected = torch.zeros_like(found)
+    for i in rest:
+        each = torch.autograd.grad(F.cross_entropy(model(x[i : i + 1]), y[i : i + 1]), list(model.parameters()))
+        one = torch.cat([g.flatten() for g in each])
+        expected += one * (0.3 / one.norm()).clamp(max=1) / N
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-7)
+
+
+def test_rows_have_their_turn_only_where_no_gradients_have_theirs(small_cache):
+    """Turns of gradients are of few units: the sum would be read and written for a few rows at a time."""
+    model = nn.Sequential(nn.Linear(64, 64), nn.Flatten(), nn.Linear(64 * 40, 2))
+    engine = Engine(model)
+    x = torch.randn(N, 40, 64)
+    engine.gradients(model(x).square().sum(1), N)
+    assert engine.kernels == {"0.weight": "product+turns", "2.weight": "rows"}
+    engine = Engine(model, kernels={"2.weight": "rows+turns"})
+    engine.gradients(model(x).square().sum(1), N)
+    assert engine.kernels == {"0.weight": "product+turns", "2.weight": "rows+turns"}
+
+
+@pytest.mark.parametrize(("wide", "rows", "streams"), [(20_000, 8192, True), (20_000, 64, False), (100_000, 800, False)])
+def test_which_rows_are_worth_a_turn(wide, rows, streams):
+    """More than the cache holds, with a sum that stays in it."""
+    use = uses.OuterProducts(torch.empty(1).expand(rows, 1, 10), torch.empty(1).expand(rows, 1, wide))
+    assert set(use.kernels()) == ({"rows", "rows+turns"} if streams else set())
