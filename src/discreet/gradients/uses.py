@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 PART_BYTES = 1 << 21  # gradients are made in parts of about this size: in the cache, and where activations were freed
-TURN_BYTES = 1 << 25  # of the gradients of units that have their turn together: few, and few turns
+TURN_BYTES = 1 << 26  # of the gradients of units that have their turn together: few, and few turns
 CACHE_BYTES = 1 << 25  # what is larger comes from memory each time that it is read
 SMALL_BYTES = 1 << 16  # a unit's gradient that is no larger is kept, whatever the plan
 
