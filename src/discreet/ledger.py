@@ -299,8 +299,9 @@ def chained(content: Mapping[str, Any], previous: str, key: bytes | None) -> tup
     return f'{{{before}{", " if before else ""}"hash": "{digest}", {after}}}\n'.encode(), digest
 
 
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_TEXT(body).encode()).hexdigest()
+def _digest(previous: str, content: Mapping[str, Any]) -> str:
+    """The hash of a line that is not written anywhere."""
+    return hashlib.sha256(f"{previous} {content}".encode()).hexdigest()
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -453,7 +454,7 @@ class Book:
         """Write one line and have it on disk before returning; a line that could not be written is taken back."""
         release = content["kind"] == "release"
         if release and self.path is None and self.news is None:  # there is no line that somebody could read
-            self.content.add(content, _digest({**content, "previous": self.content.head}))
+            self.content.add(content, _digest(self.content.head, content))
             return
         first = {} if self.content.hashes else {"format": FORMAT}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

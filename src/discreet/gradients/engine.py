@@ -16,7 +16,7 @@ from discreet.gradients.graph import Edge, Graph, walk
 from discreet.gradients.kernels import Peak, choose
 from discreet.gradients.passes import FreePasses, Passes
 from discreet.gradients.preparation import Prepared, Several, Way, combine
-from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, read
+from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, Rule, read
 from discreet.gradients.sites import Analysis, Site, analyse, inside, visit
 from discreet.gradients.uses import LATER, Known, Materialised, Use, squared_norms, sum_dtype
 
@@ -132,6 +132,7 @@ class Take:
 
     number: int
     op: str
+    rule: Rule | None
     edge: Edge
     dtype: torch.dtype
     ways: tuple[tuple[str, Way], ...]  # to each parameter below it
@@ -157,7 +158,8 @@ class Structure:
                 edge, names = graph.inputs[site.node][number], site.below[number]
                 assert edge is not None
                 way, dtype = Way.of(graph, edge), sum_dtype(parameters[names[0]].dtype)
-                found.append(Take(number, graph.name(site.node), edge, dtype, tuple((name, way) for name in names)))
+                op, ways = graph.name(site.node), tuple((name, way) for name in names)
+                found.append(Take(number, op, RULES.get((op, number)), edge, dtype, ways))
             takes[site.node] = tuple(found)
         again = any(may_run_again(graph, site) for site in analysis.sites)
         reads = any(_reads(take) for found in takes.values() for take in found)
@@ -167,7 +169,7 @@ class Structure:
 
 def _reads(take: Take) -> bool:
     """Whether taking gradients apart at an op's input reads the values of parameters."""
-    rule = RULES.get((take.op, take.number))
+    rule = take.rule
     ways = all(way.direct or way.isometric for _, way in take.ways)
     return rule is None or not ways or any(name in ("saved_tensors", "weight0") for name in rule.saves)
 
@@ -232,7 +234,7 @@ class Pass:
 
     def _by_rule(self, node: int, take: Take, reached: dict[int, Tensor], shared: dict[str, Any]) -> Use | None:
         """The use by the op's rule, or None where there is no rule that covers this call."""
-        rule = RULES.get((take.op, take.number))
+        rule = take.rule
         if rule is None or (len(reached) > 1 and take.op not in SEVERAL_OUTPUTS):
             return None
         graph, others = self._graph, {k: g for k, g in reached.items() if k}

@@ -6,8 +6,9 @@ name in the graph and the input it is for. An op without a rule falls back to ru
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,8 +18,7 @@ from discreet.gradients.rows import Rows
 from discreet.gradients.uses import Known, Materialised, OuterProducts, Single, Use, row_lengths, squared_norms
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One op of one forward pass, seen from one of its inputs that is a parameter (or made of parameters only).
 
     `gradient` is the gradient of the sum of the losses for the op's first output, `others` those for further ones;
@@ -35,7 +35,7 @@ class Call:
     shape: torch.Size
     saved: Mapping[str, Any]
     dtype: torch.dtype
-    shared: dict[str, Any] = field(default_factory=dict)
+    shared: dict[str, Any]
     known: Known | None = None
 
     def split(self, tensor: Tensor) -> Tensor:
@@ -81,14 +81,20 @@ def rule(op: str, *inputs: int, saves: tuple[str, ...] = ()) -> Callable[[Maker]
 def read(node: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """The values a rule asked for, detached from the graph."""
     found: dict[str, Any] = {}
-    for name in names:
-        value = getattr(node, f"_saved_{name}") if hasattr(type(node), f"_saved_{name}") else getattr(node, name)
+    for name, attribute in _attributes(type(node), names):
+        value = getattr(node, attribute)
         if isinstance(value, Tensor):
             value = value.detach()
         elif isinstance(value, tuple):
             value = tuple(v.detach() if isinstance(v, Tensor) else v for v in value)
         found[name] = value
     return found
+
+
+@cache
+def _attributes(kind: type, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What values are called that ops of a kind have saved."""
+    return [(name, f"_saved_{name}" if hasattr(kind, f"_saved_{name}") else name) for name in names]
 
 
 _KEEP_BYTES = 1 << 28  # gradients that took a backward pass each are kept up to this size
@@ -260,6 +266,8 @@ def _sum_to_shape(call: Call, gradient: Tensor) -> Tensor | None:
 
     None where the parameter has the units' dimension itself, so that it is not the same for every unit.
     """
+    if call.rows.dim == 0 and gradient.shape == (call.units, *call.shape):  # there is nothing to sum
+        return gradient if gradient.dtype == call.dtype else gradient.to(call.dtype)
     aligned = (1,) * (gradient.dim() - len(call.shape)) + tuple(call.shape)
     if aligned[call.rows.dim] != 1:
         return None

@@ -84,11 +84,16 @@ def squared_norms(tensor: Tensor) -> Tensor:
         flat = flat.to(sum_dtype(tensor.dtype))
     blocks = flat.shape[1] // 256
     if blocks < 4:
-        return torch.linalg.vector_norm(flat, dim=1).square_()
-    head = torch.linalg.vector_norm(flat[:, : blocks * 256].unflatten(1, (blocks, 256)), dim=2).square_().sum(1)
+        return _squared(torch.linalg.vector_norm(flat, dim=1))
+    head = _squared(torch.linalg.vector_norm(flat[:, : blocks * 256].unflatten(1, (blocks, 256)), dim=2)).sum(1)
     if blocks * 256 == flat.shape[1]:
         return head
-    return head + torch.linalg.vector_norm(flat[:, blocks * 256 :], dim=1).square_()
+    return head + _squared(torch.linalg.vector_norm(flat[:, blocks * 256 :], dim=1))
+
+
+def _squared(lengths: Tensor) -> Tensor:
+    """Squares, in place: square_ would go through a general power."""
+    return lengths.mul_(lengths)
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -135,7 +140,7 @@ def _products(left: Tensor, right: Tensor, factors: tuple[Tensor | None, Tensor 
     """Squared norms of outer products of one row each, also where one factor is tiny and the other huge."""
     one = _row_lengths(left) if factors[0] is None else factors[0].sqrt()
     other = _row_lengths(right) if factors[1] is None else factors[1].sqrt()
-    found = (one * other).square_()
+    found = _squared(one * other)
     if not torch.minimum(one, other).min().item() >= _SMALL:
         weak = ~(torch.minimum(one, other) >= _SMALL)
         lengths = row_lengths(left[weak]) * row_lengths(right[weak])
@@ -179,9 +184,9 @@ class Materialised(Single):
         """What is added was made."""
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
-        flat = self.gradients.reshape(self.units, -1)
+        flat = self.gradients if self.gradients.dim() == 2 else self.gradients.reshape(self.units, -1)
         if out.is_contiguous():
-            out.view(-1).addmv_(flat.t(), weights)
+            (out if out.dim() == 1 else out.view(-1)).addmv_(flat.t(), weights)
         else:
             out.add_(torch.mv(flat.t(), weights).view_as(out))
 
