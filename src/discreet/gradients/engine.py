@@ -216,14 +216,14 @@ class Pass:
         if not reached:
             return
         shared: dict[str, Any] = {}
-        ruled = 0 in reached and not any(g.is_complex() for g in reached.values())
+        ruled = 0 in reached and not any(map(torch.is_complex, reached.values()))
         for take in self._structure.takes[node]:
             use = self._by_rule(node, take, reached, shared) if ruled else None
             now = use is not None  # an op's own backward is not run inside the pass
             if use is None:
                 use = self._one_by_one(node, take, reached)
             for name, way in take.ways:
-                found = way.back(self._graph, self._parameters[name], use)
+                found = use if way.direct else way.back(self._graph, self._parameters[name], use)
                 self._uses.setdefault(name, []).append(found)
                 self.places[name] = node
                 if now and self._plan is not None and self._analysis.uses[name] == 1:
@@ -239,7 +239,8 @@ class Pass:
             return None
         graph, others = self._graph, {k: g for k, g in reached.items() if k}
         values = read(graph.nodes[node], rule.saves) if self._saved is None else self._saved[node, take.number]
-        rows, shape = self._analysis.rows[node], graph.shape(take.edge)
+        rows, (name, way) = self._analysis.rows[node], take.ways[0]
+        shape = self._parameters[name].shape if way.direct else graph.shape(take.edge)
         call = Call(self._units, rows, reached[0], others, take.number, shape, values, take.dtype, shared, self._known)
         made = rule.make(call)
         return Materialised(made) if isinstance(made, Tensor) else made
@@ -296,15 +297,17 @@ class UnitGradients:
 
     def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
         """Add the sum over units of weight * gradient to `out`, parameter by parameter."""
-        for name in self.uses:
-            self.add_one(name, weights[name], out[name])
+        self._measure()
+        for name, use in self.uses.items():
+            self._add(name, use, weights[name], out[name])
 
     def add_one(self, name: str, factors: Tensor, out: Tensor) -> None:
         """The same for one parameter, to `out`."""
         self._measure()
-        use = self.uses.get(name)
-        if use is None:
-            return
+        if name in self.uses:
+            self._add(name, self.uses[name], factors, out)
+
+    def _add(self, name: str, use: Use, factors: Tensor, out: Tensor) -> None:
         if factors.dtype != out.dtype:
             factors = factors.to(out.dtype)
         cancelling = self._cancelling[name]

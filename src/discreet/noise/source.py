@@ -18,6 +18,7 @@ Values = npt.NDArray[Any]
 
 CHUNK = 1 << 16  # values drawn at a time: few enough to stay in the cache, many enough to be worth the calls
 _ZEROS = memoryview(bytes(6 * CHUNK + 12))
+_FROM_ZERO = modes.CTR(bytes(16))
 _LEAST, _MOST = 1e-10, 1e10  # scales whose squares fit into float32 with all that a squared radius may be
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(9)]  # of the power series, for up to pi / 4
 
@@ -31,7 +32,7 @@ class Source:
     """
 
     def __init__(self, key: bytes, room: "Room | None" = None) -> None:
-        self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._cipher = Cipher(algorithms.AES(key), _FROM_ZERO).encryptor()
         self._room = Room() if room is None else room
 
     def octets(self, count: int, room: Octets | None = None) -> Octets:
