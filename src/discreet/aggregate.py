@@ -550,10 +550,10 @@ def all_finite(norms: Mapping[str, Tensor]) -> bool:
 
 
 def _stacked(norms: Mapping[str, Tensor]) -> Tensor:
-    first, *rest = norms.values()
-    if any(n.dtype != first.dtype or n.device != first.device for n in rest):
-        return torch.stack([n.to(first.device, torch.float64) for n in norms.values()])
-    return torch.stack(list(norms.values()))
+    each = list(norms.values())
+    if len({n.device for n in each}) > 1:
+        each = [n.to(each[0].device, torch.float64) for n in each]
+    return torch.stack(each)
 
 
 def each_once(weights: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:

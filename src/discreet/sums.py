@@ -55,6 +55,7 @@ class FloatSums:
         for name, t in like.items():
             dtype = torch.float64 if t.dtype == torch.float64 else torch.float32
             self._groups.setdefault((t.device, dtype), []).append(name)
+        self._totals = {key: sum(self._sizes[n] for n in names) for key, names in self._groups.items()}
         self._places: dict[
             str, tuple[Sequence[int], Sequence[int], int]
         ] = {}  # in the flat buffer: shape, strides, start
@@ -72,7 +73,7 @@ class FloatSums:
         """Each tensor's view; zero, if nothing was added before."""
         if not self._views:
             for (device, dtype), names in self._groups.items():
-                flat = torch.zeros(sum(self._sizes[n] for n in names), dtype=dtype, device=device)
+                flat = torch.zeros(self._totals[device, dtype], dtype=dtype, device=device)
                 self._flats[device, dtype] = flat
                 self._views.update({n: flat.as_strided(*self._places[n]) for n in names})
         return self._views

@@ -237,11 +237,10 @@ class Pass:
         rule = take.rule
         if rule is None or (len(reached) > 1 and take.op not in SEVERAL_OUTPUTS):
             return None
-        graph, others = self._graph, {k: g for k, g in reached.items() if k}
+        graph, others = self._graph, {k: g for k, g in reached.items() if k} if len(reached) > 1 else {}
         values = read(graph.nodes[node], rule.saves) if self._saved is None else self._saved[node, take.number]
-        rows, (name, way) = self._analysis.rows[node], take.ways[0]
-        shape = self._parameters[name].shape if way.direct else graph.shape(take.edge)
-        call = Call(self._units, rows, reached[0], others, take.number, shape, values, take.dtype, shared, self._known)
+        rows, gradient, number, edge, dtype = self._analysis.rows[node], reached[0], take.number, take.edge, take.dtype
+        call = Call(self._units, rows, gradient, others, number, graph, edge, values, dtype, shared, self._known)
         made = rule.make(call)
         return Materialised(made) if isinstance(made, Tensor) else made
 

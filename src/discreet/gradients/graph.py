@@ -111,10 +111,9 @@ def walk(losses: Tensor, names: Mapping[int, str], since: int, passes: Passes | 
                 nodes.append(child)
             edges.append((i, number))
         if edges:
-            for name in _dim_names(type(node)):
-                dims.append(getattr(node, name))
-            if node._sequence_nr() < since:
-                older = True
+            older |= node._sequence_nr() < since
+            if names_of_dims := _dim_names(type(node)):
+                dims += [getattr(node, name) for name in names_of_dims]
         else:
             tensor = getattr(node, "variable", None)
             known = names.get(id(tensor))

@@ -14,17 +14,27 @@ import torch
 from torch import Tensor
 
 from discreet.gradients.convolution import Convolution
+from discreet.gradients.graph import Edge, Graph
 from discreet.gradients.rows import Rows
-from discreet.gradients.uses import Known, Materialised, OuterProducts, Single, Use, row_lengths, squared_norms
+from discreet.gradients.uses import (
+    Known,
+    Materialised,
+    OuterProduct,
+    OuterProducts,
+    Single,
+    Use,
+    row_lengths,
+    squared_norms,
+)
 
 
 class Call(NamedTuple):
     """One op of one forward pass, seen from one of its inputs that is a parameter (or made of parameters only).
 
     `gradient` is the gradient of the sum of the losses for the op's first output, `others` those for further ones;
-    `rows` says where the units stand in it; `number` is that of the input, `shape` its shape; `saved` holds what the
-    rule asked for; sums are taken in `dtype`. `shared` is what the rules for one op's inputs leave for each other,
-    `known` a batch whose rows' norms are known.
+    `rows` says where the units stand in it; `number` is that of the input, `edge` what it is in the `graph`; `saved`
+    holds what the rule asked for; sums are taken in `dtype`. `shared` is what the rules for one op's inputs leave for
+    each other, `known` a batch whose rows' norms are known.
     """
 
     units: int
@@ -32,16 +42,25 @@ class Call(NamedTuple):
     gradient: Tensor
     others: Mapping[int, Tensor]
     number: int
-    shape: torch.Size
+    graph: Graph
+    edge: Edge
     saved: Mapping[str, Any]
     dtype: torch.dtype
     shared: dict[str, Any]
     known: Known | None = None
 
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the input."""
+        return self.graph.shape(self.edge)
+
     def split(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units, rows, ...], in the dtype sums are taken in."""
-        split = self.rows.split(tensor, self.units)
-        return split.to(self.dtype) if split.dtype != self.dtype and split.is_floating_point() else split
+        return self.rows.split(self.cast(tensor), self.units)
+
+    def cast(self, tensor: Tensor) -> Tensor:
+        """A tensor in the dtype sums are taken in."""
+        return tensor.to(self.dtype) if tensor.dtype != self.dtype and tensor.is_floating_point() else tensor
 
     def images(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units * rows, ...], unit by unit."""
@@ -202,9 +221,12 @@ def _mm_weight(call: Call) -> Use | None:
 def _product(call: Call, left: Tensor | None, alpha: float) -> Use | None:
     if left is None or call.rows.dim != 0:
         return None
-    right = call.split(call.gradient)
-    known = None if call.known is None or len(left) != call.units else call.known.of(left)
-    return OuterProducts(call.split(left), right if alpha == 1 else right * alpha, factors=(known, None))
+    right = call.cast(call.gradient)
+    right = right if alpha == 1 else right * alpha
+    if len(left) != call.units:
+        return OuterProducts(call.split(left), call.split(right))
+    known = None if call.known is None else call.known.of(left)
+    return OuterProduct(call.cast(left), right, (known, None))
 
 
 # --- broadcasting: a parameter that meets every row ---------------------------------------------------------------
@@ -266,16 +288,17 @@ def _sum_to_shape(call: Call, gradient: Tensor) -> Tensor | None:
 
     None where the parameter has the units' dimension itself, so that it is not the same for every unit.
     """
-    if call.rows.dim == 0 and gradient.shape == (call.units, *call.shape):  # there is nothing to sum
-        return gradient if gradient.dtype == call.dtype else gradient.to(call.dtype)
-    aligned = (1,) * (gradient.dim() - len(call.shape)) + tuple(call.shape)
+    shape = call.shape
+    if call.rows.dim == 0 and gradient.shape == (call.units, *shape):  # there is nothing to sum
+        return call.cast(gradient)
+    aligned = (1,) * (gradient.dim() - len(shape)) + tuple(shape)
     if aligned[call.rows.dim] != 1:
         return None
     split = call.split(gradient)  # [units, rows, *other dimensions]
     target = (call.units, 1, *aligned[: call.rows.dim], *aligned[call.rows.dim + 1 :])
     dims = [d for d in range(1, split.dim()) if target[d] == 1 and split.shape[d] != 1]
     summed = split.sum(dims, keepdim=True) if dims else split
-    return summed.reshape(call.units, *call.shape)
+    return summed.reshape(call.units, *shape)
 
 
 # --- normalisation ------------------------------------------------------------------------------------------------

@@ -136,25 +136,6 @@ class Known:
         return self._norms if tensor._version == self._version else None
 
 
-def _products(left: Tensor, right: Tensor, factors: tuple[Tensor | None, Tensor | None]) -> Tensor:
-    """Squared norms of outer products of one row each, also where one factor is tiny and the other huge."""
-    one = _row_lengths(left) if factors[0] is None else factors[0].sqrt()
-    other = _row_lengths(right) if factors[1] is None else factors[1].sqrt()
-    found = _squared(one * other)
-    if not torch.minimum(one, other).min().item() >= _SMALL:
-        weak = ~(torch.minimum(one, other) >= _SMALL)
-        lengths = row_lengths(left[weak]) * row_lengths(right[weak])
-        found[weak] = lengths.square().squeeze(1).to(found.dtype)
-    return found
-
-
-def _row_lengths(tensor: Tensor) -> Tensor:
-    """The length of each unit's only row."""
-    if tensor.shape[2] < 1024:
-        return torch.linalg.vector_norm(tensor, dim=(1, 2))
-    return squared_norms(tensor).sqrt_()
-
-
 class Single:
     """What uses with one way to answer have in common."""
 
@@ -237,6 +218,63 @@ class Kept:
         return Materialised(torch.cat(self.pieces)[units])
 
 
+class OuterProduct(Single):
+    """Gradients that are one outer product each: left [units, a], right [units, b], gradient [a, b].
+
+    The norm is the product of the two rows' norms. `factors` are the squares of those, where they are known.
+    """
+
+    def __init__(
+        self, left: Tensor, right: Tensor, factors: tuple[Tensor | None, Tensor | None] = (None, None)
+    ) -> None:
+        self.left, self.right, self.units, self.factors = left, right, left.shape[0], factors
+
+    def transposed(self) -> "OuterProduct":
+        return OuterProduct(self.right, self.left, self.factors[::-1])
+
+    def alone(self) -> "OuterProducts":
+        """The same as a sum of outer products, of which there is one."""
+        return OuterProducts(self.left.unsqueeze(1), self.right.unsqueeze(1))
+
+    def held(self) -> list[Tensor]:
+        return [self.left, self.right]
+
+    def norms(self) -> Tensor:
+        """Squared norms, also where one factor is tiny and the other huge."""
+        one, other = map(_lengths, (self.left, self.right), self.factors)
+        found = _squared(one * other)
+        least = torch.minimum(one, other)
+        if not least.min().item() >= _SMALL:
+            weak = ~(least >= _SMALL)
+            lengths = row_lengths(self.left[weak].unsqueeze(1)) * row_lengths(self.right[weak].unsqueeze(1))
+            found[weak] = lengths.square().squeeze(1).to(found.dtype)
+        return found
+
+    def lengths(self) -> None:
+        """There is one term."""
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        left, right, weights = self.left, self.right, weights.unsqueeze(1)
+        if left.shape[1] <= right.shape[1]:
+            left = left * weights
+        else:
+            right = right * weights
+        out.addmm_(left.t(), right)
+
+    def each(self, start: int, stop: int) -> Tensor:
+        return self.left[start:stop].unsqueeze(2) * self.right[start:stop].unsqueeze(1)
+
+    def select(self, units: Tensor) -> "OuterProduct":
+        return OuterProduct(self.left[units], self.right[units])
+
+
+def _lengths(rows: Tensor, squared: Tensor | None) -> Tensor:
+    """The length of each row, [units, n] to [units]."""
+    if squared is not None:
+        return squared.sqrt()
+    return torch.linalg.vector_norm(rows, dim=1) if rows.shape[1] < 1024 else squared_norms(rows).sqrt_()
+
+
 class OuterProducts:
     """Gradients that are sums of outer products: left [units, rows, a], right [units, rows, b], gradient [a, b].
 
@@ -249,24 +287,17 @@ class OuterProducts:
     | product+later| the same, when the pass is over     | of what was kept        |
     | gram         | from two Gram matrices, rows x rows | one product of all rows |
 
-    One row a unit needs none of them: the norm is the product of the rows' norms. `factors` are the squared norms of
-    left and right, where they are known.
+    One row a unit needs none of them: the norm is the product of the rows' norms.
     """
 
-    def __init__(
-        self,
-        left: Tensor,
-        right: Tensor,
-        shape: tuple[int, ...] | None = None,
-        factors: tuple[Tensor | None, Tensor | None] = (None, None),
-    ) -> None:
-        self.left, self.right, self.units, self.factors = left, right, left.shape[0], factors
+    def __init__(self, left: Tensor, right: Tensor, shape: tuple[int, ...] | None = None) -> None:
+        self.left, self.right, self.units = left, right, left.shape[0]
         self.shape = (left.shape[2], right.shape[2]) if shape is None else shape
         self.kernel: str | None = None
         self._kept: Kept | None = None
 
     def transposed(self) -> "OuterProducts":
-        return OuterProducts(self.right, self.left, factors=self.factors[::-1])
+        return OuterProducts(self.right, self.left)
 
     def joined(self, others: "list[OuterProducts]") -> "OuterProducts":
         """All of them as one use: the rows of several calls of a layer count like more rows of one."""
@@ -291,7 +322,7 @@ class OuterProducts:
 
     def norms(self) -> Tensor:
         if self._kept is None and self.left.shape[1] == 1:
-            return _products(self.left, self.right, self.factors)
+            return OuterProduct(self.left[:, 0], self.right[:, 0]).norms()
         if self._kept is None and self._chosen() == "gram":
             return gram_norms(self.left, self.right, self._make)
         return self.measured(squared_norms)
