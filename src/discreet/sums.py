@@ -121,15 +121,18 @@ class FloatSums:
     def _add_noise(
         self, flat: Tensor, noise: Noise, stretches: Iterable[tuple[int, int, float]], source: Source
     ) -> None:
-        size = PIECE if flat.device.type == "cpu" else _PIECE_ELSEWHERE
+        size = PIECE if flat.is_cpu else _PIECE_ELSEWHERE
         for start, stop, scale in stretches:
             for first in range(start, stop, size):
-                piece = flat[first : min(stop, first + size)]
-                piece.add_(self._drawn(noise, piece.numel(), flat.dtype, scale, source).to(flat.device))
+                count = min(size, stop - first)
+                drawn = self._drawn(noise, count, flat.dtype, scale, source)
+                piece = flat if count == len(flat) else flat[first : first + count]
+                piece.add_(drawn if flat.is_cpu else drawn.to(flat.device))
 
     def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: Source) -> Tensor:
-        room = self._room[dtype]
-        drawn = room[:count] if count <= room.numel() else torch.empty(count, dtype=dtype)
+        drawn = self._room[dtype]
+        if count != len(drawn):
+            drawn = drawn[:count] if count < len(drawn) else torch.empty(count, dtype=dtype)
         noise.sample(drawn.fill_(torch.nan), scale, source)
         if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
             raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
