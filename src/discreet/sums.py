@@ -126,13 +126,13 @@ class FloatSums:
             for first in range(start, stop, size):
                 count = min(size, stop - first)
                 drawn = self._drawn(noise, count, flat.dtype, scale, source)
-                piece = flat if count == len(flat) else flat[first : first + count]
+                piece = flat if count == flat.numel() else flat[first : first + count]
                 piece.add_(drawn if flat.is_cpu else drawn.to(flat.device))
 
     def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: Source) -> Tensor:
         drawn = self._room[dtype]
-        if count != len(drawn):
-            drawn = drawn[:count] if count < len(drawn) else torch.empty(count, dtype=dtype)
+        if count != drawn.numel():
+            drawn = drawn[:count] if count < drawn.numel() else torch.empty(count, dtype=dtype)
         noise.sample(drawn.fill_(torch.nan), scale, source)
         if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
             raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")

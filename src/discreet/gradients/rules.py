@@ -23,6 +23,7 @@ from discreet.gradients.uses import (
     OuterProducts,
     Single,
     Use,
+    lengths_of,
     row_lengths,
     squared_norms,
 )
@@ -223,18 +224,25 @@ def _product(call: Call, left: Tensor | None, alpha: float) -> Use | None:
         return None
     right = call.cast(call.gradient)
     right = right if alpha == 1 else right * alpha
-    if len(left) != call.units:
+    if left.shape[0] != call.units:
         return OuterProducts(call.split(left), call.split(right))
     known = None if call.known is None else call.known.of(left)
-    return OuterProduct(call.cast(left), right, (known, None))
+    lengths = call.shared.get("lengths") if alpha == 1 else None
+    return OuterProduct(call.cast(left), right, (None if known is None else known.sqrt(), lengths))
 
 
 # --- broadcasting: a parameter that meets every row ---------------------------------------------------------------
 
 
 @rule("AddmmBackward0", 0, saves=("beta",))
-def _addmm_bias(call: Call) -> Tensor | None:
-    return _sum_to_shape(call, call.gradient * call.saved["beta"] if call.saved["beta"] != 1 else call.gradient)
+def _addmm_bias(call: Call) -> Use | Tensor | None:
+    """One row a unit is the gradient, whose length the weight's rule needs, too."""
+    beta = call.saved["beta"]
+    found = _sum_to_shape(call, call.gradient if beta == 1 else call.gradient * beta)
+    if found is None or beta != 1 or call.gradient.shape != found.shape:
+        return found
+    call.shared["lengths"] = lengths = lengths_of(found)
+    return Materialised(found, lengths * lengths)
 
 
 @rule("AddBackward0", 0)

@@ -150,16 +150,19 @@ class Single:
 
 
 class Materialised(Single):
-    """Gradients that are there already, [units, *shape]: biases, scales, whatever is small."""
+    """Gradients that are there already, [units, *shape]: biases, scales, whatever is small.
 
-    def __init__(self, gradients: Tensor) -> None:
-        self.gradients, self.units = gradients, gradients.shape[0]
+    `squared` are their squared norms, where they are known.
+    """
+
+    def __init__(self, gradients: Tensor, squared: Tensor | None = None) -> None:
+        self.gradients, self.units, self._squared = gradients, gradients.shape[0], squared
 
     def held(self) -> list[Tensor]:
         return [self.gradients]
 
     def norms(self) -> Tensor:
-        return squared_norms(self.gradients)
+        return squared_norms(self.gradients) if self._squared is None else self._squared
 
     def lengths(self) -> None:
         """What is added was made."""
@@ -221,16 +224,14 @@ class Kept:
 class OuterProduct(Single):
     """Gradients that are one outer product each: left [units, a], right [units, b], gradient [a, b].
 
-    The norm is the product of the two rows' norms. `factors` are the squares of those, where they are known.
+    The norm is the product of the two rows' lengths; `known` are those that are known already.
     """
 
-    def __init__(
-        self, left: Tensor, right: Tensor, factors: tuple[Tensor | None, Tensor | None] = (None, None)
-    ) -> None:
-        self.left, self.right, self.units, self.factors = left, right, left.shape[0], factors
+    def __init__(self, left: Tensor, right: Tensor, known: tuple[Tensor | None, Tensor | None] = (None, None)) -> None:
+        self.left, self.right, self.units, self._known = left, right, left.shape[0], known
 
     def transposed(self) -> "OuterProduct":
-        return OuterProduct(self.right, self.left, self.factors[::-1])
+        return OuterProduct(self.right, self.left, self._known[::-1])
 
     def alone(self) -> "OuterProducts":
         """The same as a sum of outer products, of which there is one."""
@@ -241,7 +242,8 @@ class OuterProduct(Single):
 
     def norms(self) -> Tensor:
         """Squared norms, also where one factor is tiny and the other huge."""
-        one, other = map(_lengths, (self.left, self.right), self.factors)
+        one = lengths_of(self.left) if self._known[0] is None else self._known[0]
+        other = lengths_of(self.right) if self._known[1] is None else self._known[1]
         found = _squared(one * other)
         least = torch.minimum(one, other)
         if not least.min().item() >= _SMALL:
@@ -268,10 +270,8 @@ class OuterProduct(Single):
         return OuterProduct(self.left[units], self.right[units])
 
 
-def _lengths(rows: Tensor, squared: Tensor | None) -> Tensor:
+def lengths_of(rows: Tensor) -> Tensor:
     """The length of each row, [units, n] to [units]."""
-    if squared is not None:
-        return squared.sqrt()
     return torch.linalg.vector_norm(rows, dim=1) if rows.shape[1] < 1024 else squared_norms(rows).sqrt_()
 
 
