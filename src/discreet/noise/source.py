@@ -141,14 +141,14 @@ class Room:
             return
         self.pairs, self._dtype = pairs, dtype
         room = -(-pairs // 8) * 8  # so that each part begins where a line of the cache does
-        if len(self._memory) < 28 * room + 16:
-            self._memory = torch.empty(28 * room + 16, dtype=torch.uint8).numpy()
-        self._squares = self._memory[: 8 * pairs].view(np.float64)
-        self._angles = self._memory[: dtype.itemsize * pairs].view(dtype)  # in place of the squares
-        self._radii = self._memory[8 * room :][: dtype.itemsize * pairs].view(dtype)
-        self.octets = self._memory[16 * room :][: 12 * pairs + 16]
+        if len(self._memory) < 20 * room + 16:
+            self._memory = torch.empty(20 * room + 16, dtype=torch.uint8).numpy()
+        self._radii = self._memory[: dtype.itemsize * pairs].view(dtype)
+        self.octets = self._memory[8 * room :][: 12 * pairs + 16]
         self._words = self.octets[: 8 * pairs].view(np.int64)
         self._turns = self.octets[8 * pairs : 12 * pairs].view(np.int32)
+        self._squares = self._words.view(np.float64)  # in place of the words, and angles in place of the squares
+        self._angles = self.octets[: dtype.itemsize * pairs].view(dtype)
 
     def fill(self, out: Values, factor: float) -> None:
         """Make values of `octets`: 8 for each pair's radius, then 4 for each pair's angle.
