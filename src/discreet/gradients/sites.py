@@ -76,7 +76,7 @@ def gradients_at(
         return {}
     targets = [GradientEdge(graph.nodes[i], number) for i, number in edges]
     found = graph.passes.run(losses, targets, weights, retain=retain)
-    return {edge: g for edge, g in zip(edges, found, strict=True) if g is not None}
+    return {edge: g.detach() for edge, g in zip(edges, found, strict=True) if g is not None}
 
 
 Visitor = Callable[[int, dict[int, Tensor]], None]
