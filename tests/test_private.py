@@ -695,7 +695,7 @@ def test_an_error_in_the_middle_of_a_batch_gives_the_whole_batch_up(monkeypatch)
     private.backward(losses(model, x, y))
     x, y = next(batches)
     with monkeypatch.context() as patch:
-        patch.setattr("discreet.gradients.uses.OuterProducts.add_weighted", lambda *a: 1 / 0)
+        patch.setattr("discreet.gradients.uses.OuterProduct.add_weighted", lambda *a: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             private.backward(losses(model, x, y))
     with pytest.raises(PrivacyError, match="no open batch"):

@@ -182,7 +182,11 @@ def small_cache(monkeypatch):
     """A cache that holds nobody's rows, parts of three of them, and a sum that stays in it."""
     monkeypatch.setattr(uses, "CACHE_BYTES", 0)
     monkeypatch.setattr(uses, "PART_BYTES", 3 * 4 * (300 + 3))
-    monkeypatch.setattr(uses.OuterProducts, "_streams", property(lambda use: use.factors == (None, None)))
+
+    def streams(use):
+        return use._known[0 if use.left.shape[1] > use.right.shape[1] else 1] is None
+
+    monkeypatch.setattr(uses.OuterProduct, "_streams", property(streams))
 
 
 def logistic(rows, *, fixed=False, steps=3):
@@ -243,8 +247,14 @@ def test_rows_have_their_turn_only_where_no_gradients_have_theirs(small_cache):
     assert engine.kernels == {"0.weight": "product+turns", "2.weight": "rows+turns"}
 
 
-@pytest.mark.parametrize(("wide", "rows", "streams"), [(20_000, 8192, True), (20_000, 64, False), (100_000, 800, False)])
+@pytest.mark.parametrize(
+    ("wide", "rows", "streams"), [(20_000, 8192, True), (20_000, 64, False), (100_000, 800, False)]
+)
 def test_which_rows_are_worth_a_turn(wide, rows, streams):
     """More than the cache holds, with a sum that stays in it."""
-    use = uses.OuterProducts(torch.empty(1).expand(rows, 1, 10), torch.empty(1).expand(rows, 1, wide))
-    assert set(use.kernels()) == ({"rows", "rows+turns"} if streams else set())
+    one, other, known = torch.empty(1).expand(rows, 10), torch.empty(1).expand(rows, wide), torch.ones(rows)
+    for left, right in ((one, other), (other, one)):
+        use = uses.OuterProduct(left, right)
+        assert set(use.kernels()) == ({"rows", "rows+turns"} if streams else set())
+    assert bool(uses.OuterProduct(one, other, (known, None)).kernels()) == streams
+    assert not uses.OuterProduct(one, other, (None, known)).kernels()

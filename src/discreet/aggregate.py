@@ -175,8 +175,8 @@ class Aggregate:
     ) -> tuple[Mapping[str, Tensor], Tensor | None] | None:
         """Bound and add some units' gradients; the weights by which that was done, if any, and whose (None: all's)."""
         norms, kept = gradients.norms(), None
-        squared = total(norms)
-        if sound is not None or not math.isfinite(squared.sum().item()):  # some may be left out, before any product
+        if sound is not None or not all_finite(norms):  # some may be left out, before any product
+            squared = total(norms)
             finite = squared.isfinite() if sound is None else squared.isfinite() & sound
             if not finite.any():
                 self.add_nothing()
@@ -570,10 +570,19 @@ def _columns(layout: Layout) -> dict[str, tuple[int, int]]:
 
 def total(norms: Mapping[str, Tensor]) -> Tensor:
     """Each unit's squared norm over all parameters."""
-    first, *rest = norms.values()
-    if any(n.dtype != first.dtype or n.device != first.device for n in rest):
-        return torch.stack([n.to(first.device, torch.float64) for n in norms.values()]).sum(0).to(first.device)
-    return torch.stack(list(norms.values())).sum(0)
+    return _stacked(norms).sum(0)
+
+
+def all_finite(norms: Mapping[str, Tensor]) -> bool:
+    """Whether every unit's squared norm is finite, and their sum: then no one's can be anything else."""
+    return math.isfinite(_stacked(norms).sum().item())
+
+
+def _stacked(norms: Mapping[str, Tensor]) -> Tensor:
+    each = list(norms.values())
+    if len({n.device for n in each}) > 1:
+        each = [n.to(each[0].device, torch.float64) for n in each]
+    return torch.stack(each)
 
 
 def each_once(weights: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:

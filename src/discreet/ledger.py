@@ -221,11 +221,15 @@ class Content:
         """Add up one line that is known to follow in the chain."""
         if not self.hashes and content.get("format") != FORMAT:
             raise PrivacyError(f"its format is {content.get('format')!r}, this version reads {FORMAT!r}")
+        self.count(content)
+        self.hashes.append(digest)
+
+    def count(self, content: Mapping[str, Any]) -> None:
+        """Add up what a line says, without a place for it in the chain."""
         try:
             self._add(content)
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
             raise PrivacyError(f"its content makes no sense ({error})") from error
-        self.hashes.append(digest)
 
     def _least(self, run: Run, count: int) -> int:
         """The fewest participations that the next `count` steps can add: passes that must begin in them."""
@@ -297,10 +301,6 @@ def chained(content: Mapping[str, Any], previous: str, key: bytes | None) -> tup
     if signature is not None or "signature" in content:
         after = _TEXT({**{k: v for k, v in body.items() if k > "hash"}, "signature": signature})[1:-1]
     return f'{{{before}{", " if before else ""}"hash": "{digest}", {after}}}\n'.encode(), digest
-
-
-def _digest(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(_TEXT(body).encode()).hexdigest()
 
 
 def _parse(line: bytes) -> dict[str, Any]:
@@ -453,7 +453,7 @@ class Book:
         """Write one line and have it on disk before returning; a line that could not be written is taken back."""
         release = content["kind"] == "release"
         if release and self.path is None and self.news is None:  # there is no line that somebody could read
-            self.content.add(content, _digest({**content, "previous": self.content.head}))
+            self.content.count(content)
             return
         first = {} if self.content.hashes else {"format": FORMAT}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

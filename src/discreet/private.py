@@ -426,17 +426,17 @@ class Private(Handle):
             del gradients, plain  # a replay needs room
             self._probes.replay(chunk.units)
 
-    @torch.no_grad()
     def _add_units(self, gradients: UnitGradients, sound: Tensor | None, slots: npt.NDArray[np.int64] | None) -> None:
         """Add the units' gradients to the sums, or to their microbatches."""
         if self._slots is None:
             self._aggregate.add(gradients, sound)
             return
         assert slots is not None
-        finite = torch.stack([squared.isfinite() for squared in gradients.norms().values()]).all(0)
-        finite = finite if sound is None else finite & sound
-        kept = finite.nonzero().squeeze(1)
-        self._slots.add(gradients.select(kept), torch.from_numpy(slots)[kept.cpu()])
+        with torch.no_grad():
+            finite = torch.stack([squared.isfinite() for squared in gradients.norms().values()]).all(0)
+            finite = finite if sound is None else finite & sound
+            kept = finite.nonzero().squeeze(1)
+            self._slots.add(gradients.select(kept), torch.from_numpy(slots)[kept.cpu()])
 
     def _accumulate_outputs(self, losses: Tensor, chunk: _Chunk) -> None:
         """The bound works inside the network: what comes out of the one backward pass is bounded already."""

@@ -55,6 +55,7 @@ class FloatSums:
         for name, t in like.items():
             dtype = torch.float64 if t.dtype == torch.float64 else torch.float32
             self._groups.setdefault((t.device, dtype), []).append(name)
+        self._totals = {key: sum(self._sizes[n] for n in names) for key, names in self._groups.items()}
         self._places: dict[
             str, tuple[Sequence[int], Sequence[int], int]
         ] = {}  # in the flat buffer: shape, strides, start
@@ -72,7 +73,7 @@ class FloatSums:
         """Each tensor's view; zero, if nothing was added before."""
         if not self._views:
             for (device, dtype), names in self._groups.items():
-                flat = torch.zeros(sum(self._sizes[n] for n in names), dtype=dtype, device=device)
+                flat = torch.zeros(self._totals[device, dtype], dtype=dtype, device=device)
                 self._flats[device, dtype] = flat
                 self._views.update({n: flat.as_strided(*self._places[n]) for n in names})
         return self._views
@@ -120,15 +121,18 @@ class FloatSums:
     def _add_noise(
         self, flat: Tensor, noise: Noise, stretches: Iterable[tuple[int, int, float]], source: Source
     ) -> None:
-        size = PIECE if flat.device.type == "cpu" else _PIECE_ELSEWHERE
+        size = PIECE if flat.is_cpu else _PIECE_ELSEWHERE
         for start, stop, scale in stretches:
             for first in range(start, stop, size):
-                piece = flat[first : min(stop, first + size)]
-                piece.add_(self._drawn(noise, piece.numel(), flat.dtype, scale, source).to(flat.device))
+                count = min(size, stop - first)
+                drawn = self._drawn(noise, count, flat.dtype, scale, source)
+                piece = flat if count == flat.numel() else flat[first : first + count]
+                piece.add_(drawn if flat.is_cpu else drawn.to(flat.device))
 
     def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: Source) -> Tensor:
-        room = self._room[dtype]
-        drawn = room[:count] if count <= room.numel() else torch.empty(count, dtype=dtype)
+        drawn = self._room[dtype]
+        if count != drawn.numel():
+            drawn = drawn[:count] if count < drawn.numel() else torch.empty(count, dtype=dtype)
         noise.sample(drawn.fill_(torch.nan), scale, source)
         if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
             raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")

@@ -2,6 +2,8 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
+from operator import add
 from typing import TYPE_CHECKING, ClassVar
 
 from discreet.contracts import Block, Blocks, Layout
@@ -49,11 +51,7 @@ def one_block(layout: Layout, norm: float) -> Blocks:
 
 def sum_of(norms: "Mapping[str, Tensor]") -> "Tensor":
     """The squared norm over several parameters, per unit: added in one order, however many units there are."""
-    first, *rest = norms.values()
-    total = first.clone()
-    for squared in rest:
-        total += squared
-    return total
+    return reduce(add, norms.values())
 
 
 def shrink(squared: "Tensor", norm: float) -> "Tensor":

@@ -16,7 +16,7 @@ from discreet.gradients.graph import Edge, Graph, walk
 from discreet.gradients.kernels import Peak, choose
 from discreet.gradients.passes import FreePasses, Passes
 from discreet.gradients.preparation import Prepared, Several, Way, combine
-from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, read
+from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, Rule, read
 from discreet.gradients.sites import Analysis, Site, analyse, inside, visit
 from discreet.gradients.uses import (
     KEEP,
@@ -143,6 +143,7 @@ class Take:
 
     number: int
     op: str
+    rule: Rule | None
     edge: Edge
     dtype: torch.dtype
     ways: tuple[tuple[str, Way], ...]  # to each parameter below it
@@ -168,7 +169,8 @@ class Structure:
                 edge, names = graph.inputs[site.node][number], site.below[number]
                 assert edge is not None
                 way, dtype = Way.of(graph, edge), sum_dtype(parameters[names[0]].dtype)
-                found.append(Take(number, graph.name(site.node), edge, dtype, tuple((name, way) for name in names)))
+                op, ways = graph.name(site.node), tuple((name, way) for name in names)
+                found.append(Take(number, op, RULES.get((op, number)), edge, dtype, ways))
             takes[site.node] = tuple(found)
         again = any(may_run_again(graph, site) for site in analysis.sites)
         reads = any(_reads(take) for found in takes.values() for take in found)
@@ -178,7 +180,7 @@ class Structure:
 
 def _reads(take: Take) -> bool:
     """Whether taking gradients apart at an op's input reads the values of parameters."""
-    rule = RULES.get((take.op, take.number))
+    rule = take.rule
     ways = all(way.direct or way.isometric for _, way in take.ways)
     return rule is None or not ways or any(name in ("saved_tensors", "weight0") for name in rule.saves)
 
@@ -225,14 +227,14 @@ class Pass:
         if not reached:
             return
         shared: dict[str, Any] = {}
-        ruled = 0 in reached and not any(g.is_complex() for g in reached.values())
+        ruled = 0 in reached and not any(map(torch.is_complex, reached.values()))
         for take in self._structure.takes[node]:
             use = self._by_rule(node, take, reached, shared) if ruled else None
             now = use is not None  # an op's own backward is not run inside the pass
             if use is None:
                 use = self._one_by_one(node, take, reached)
             for name, way in take.ways:
-                found = way.back(self._graph, self._parameters[name], use)
+                found = use if way.direct else way.back(self._graph, self._parameters[name], use)
                 self._uses.setdefault(name, []).append(found)
                 self.places[name] = node
                 if now and self._plan is not None and self._analysis.uses[name] == 1:
@@ -243,13 +245,13 @@ class Pass:
 
     def _by_rule(self, node: int, take: Take, reached: dict[int, Tensor], shared: dict[str, Any]) -> Use | None:
         """The use by the op's rule, or None where there is no rule that covers this call."""
-        rule = RULES.get((take.op, take.number))
+        rule = take.rule
         if rule is None or (len(reached) > 1 and take.op not in SEVERAL_OUTPUTS):
             return None
-        graph, others = self._graph, {k: g for k, g in reached.items() if k}
+        graph, others = self._graph, {k: g for k, g in reached.items() if k} if len(reached) > 1 else {}
         values = read(graph.nodes[node], rule.saves) if self._saved is None else self._saved[node, take.number]
-        rows, shape = self._analysis.rows[node], graph.shape(take.edge)
-        call = Call(self._units, rows, reached[0], others, take.number, shape, values, take.dtype, shared, self._known)
+        rows, gradient, number, edge, dtype = self._analysis.rows[node], reached[0], take.number, take.edge, take.dtype
+        call = Call(self._units, rows, gradient, others, number, graph, edge, values, dtype, shared, self._known)
         made = rule.make(call)
         return Materialised(made) if isinstance(made, Tensor) else made
 
@@ -324,15 +326,17 @@ class UnitGradients:
 
     def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
         """Add the sum over units of weight * gradient to `out`, parameter by parameter."""
-        for name in self.uses:
-            self.add_one(name, weights[name], out[name])
+        self._measure(self.uses)
+        for name, use in self.uses.items():
+            self._add(name, use, weights[name], out[name])
 
     def add_one(self, name: str, factors: Tensor, out: Tensor) -> None:
         """The same for one parameter, to `out`."""
-        use = self.uses.get(name)
-        if use is None:
-            return
-        self._measure([name])
+        if name in self.uses:
+            self._measure([name])
+            self._add(name, self.uses[name], factors, out)
+
+    def _add(self, name: str, use: Use, factors: Tensor, out: Tensor) -> None:
         if factors.dtype != out.dtype:
             factors = factors.to(out.dtype)
         cancelling = self._cancelling[name]

@@ -6,7 +6,7 @@ trainable parameter is in it, whether it came from a module, a functional call, 
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import torch
@@ -21,7 +21,6 @@ Edge = tuple[int, int]  # (index of a node, number of its output)
 
 _LEAF = "torch::autograd::AccumulateGrad"
 _DIM_NAMES = {"_saved_dim", "_saved_dim0", "_saved_dim1", "_saved_dims"}
-_DIMS: dict[type, tuple[str, ...]] = {}  # which of them an op has
 
 
 @dataclass
@@ -33,7 +32,7 @@ class Graph:
     """
 
     nodes: list[Node]
-    inputs: list[list[Edge | None]]
+    inputs: list[tuple[Edge | None, ...]]
     leaves: dict[int, str]
     signature: tuple[Any, ...]
     strangers: list[Tensor]
@@ -96,48 +95,47 @@ def walk(losses: Tensor, names: Mapping[int, str], since: int, passes: Passes | 
         )
     nodes: list[Node] = [root]
     index: dict[Node, int] = {root: 0}
-    inputs: list[list[Edge | None]] = []
+    inputs: list[tuple[Edge | None, ...]] = []
     leaves: dict[int, str] = {}
     strangers: list[Tensor] = []
-    signature: list[Any] = []
+    dims: list[Any] = []
     older = False  # whether some op is
     for node in nodes:  # grows while it is walked
         edges: list[Edge | None] = []
-        kind = type(node)
-        signature.append(kind)
-        dims = _DIMS.get(kind)
-        if dims is None:
-            dims = _DIMS[kind] = tuple(n for n in dir(kind) if n in _DIM_NAMES)
-        if dims:
-            signature += [getattr(node, name) for name in dims]
         for child, number in node.next_functions:
             if child is None:
                 edges.append(None)
                 continue
-            i = index.get(child)
-            if i is None:
-                i = index[child] = len(nodes)
+            i = index.setdefault(child, len(nodes))
+            if i == len(nodes):
                 nodes.append(child)
             edges.append((i, number))
-        inputs.append(edges)
         if edges:
-            signature += edges
             older |= node._sequence_nr() < since
-            continue
-        tensor = getattr(node, "variable", None)
-        name = names.get(id(tensor))
-        signature.append(name)
-        if name is not None:
-            leaves[len(inputs) - 1] = name
-        elif tensor is not None:
-            strangers.append(tensor)
+            if names_of_dims := _dim_names(type(node)):
+                dims += [getattr(node, name) for name in names_of_dims]
+        else:
+            tensor = getattr(node, "variable", None)
+            known = names.get(id(tensor))
+            if known is not None:
+                leaves[len(inputs)] = known
+            elif tensor is not None:
+                strangers.append(tensor)
+        inputs.append(tuple(edges))
     if older:
         raise PrivacyError(
             "the losses depend on a computation made before this batch was drawn (a state carried over from an "
             "earlier batch, or an earlier output); compute everything from the batch itself, and detach what is kept."
         )
     passes = FreePasses() if passes is None else passes
-    return Graph(nodes, inputs, leaves, tuple(signature), strangers, losses.output_nr, passes)
+    signature = *map(type, nodes), *inputs, *leaves.items(), *dims
+    return Graph(nodes, inputs, leaves, signature, strangers, losses.output_nr, passes)
+
+
+@cache
+def _dim_names(kind: type) -> tuple[str, ...]:
+    """Under which names ops of a kind have saved the dimensions that they work on."""
+    return tuple(name for name in dir(kind) if name in _DIM_NAMES)
 
 
 def now() -> int:

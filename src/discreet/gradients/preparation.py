@@ -16,6 +16,7 @@ from discreet.gradients.uses import (
     Cost,
     InTurns,
     Materialised,
+    OuterProduct,
     OuterProducts,
     Single,
     Use,
@@ -29,6 +30,7 @@ def combine(uses: list[Use]) -> Use | None:
     """Several uses of one parameter as one: their gradients add up before a norm is taken."""
     if len(uses) < 2:
         return uses[0] if uses else None
+    uses = [u.alone() if isinstance(u, OuterProduct) else u for u in uses]
     products = [u for u in uses if isinstance(u, OuterProducts)]
     if len(products) == len(uses):
         return products[0].joined(products[1:])
@@ -348,7 +350,7 @@ class Way:
         """The use of the parameter, from that of what was made of it."""
         if self.direct:
             return use
-        if self.turned and isinstance(use, OuterProducts):
+        if self.turned and isinstance(use, (OuterProduct, OuterProducts)):
             return use.transposed()
         edge = GradientEdge(graph.nodes[self.edge[0]], self.edge[1])
         return Prepared(use, edge, parameter, isometric=self.isometric)

@@ -6,25 +6,36 @@ name in the graph and the input it is for. An op without a rule falls back to ru
 
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from discreet.gradients.convolution import Convolution
+from discreet.gradients.graph import Edge, Graph
 from discreet.gradients.rows import Rows
-from discreet.gradients.uses import Known, Materialised, OuterProducts, Single, Use, row_lengths, squared_norms
+from discreet.gradients.uses import (
+    Known,
+    Materialised,
+    OuterProduct,
+    OuterProducts,
+    Single,
+    Use,
+    lengths_of,
+    row_lengths,
+    squared_norms,
+)
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One op of one forward pass, seen from one of its inputs that is a parameter (or made of parameters only).
 
     `gradient` is the gradient of the sum of the losses for the op's first output, `others` those for further ones;
-    `rows` says where the units stand in it; `number` is that of the input, `shape` its shape; `saved` holds what the
-    rule asked for; sums are taken in `dtype`. `shared` is what the rules for one op's inputs leave for each other,
-    `known` a batch whose rows' norms are known.
+    `rows` says where the units stand in it; `number` is that of the input, `edge` what it is in the `graph`; `saved`
+    holds what the rule asked for; sums are taken in `dtype`. `shared` is what the rules for one op's inputs leave for
+    each other, `known` a batch whose rows' norms are known.
     """
 
     units: int
@@ -32,16 +43,25 @@ class Call:
     gradient: Tensor
     others: Mapping[int, Tensor]
     number: int
-    shape: torch.Size
+    graph: Graph
+    edge: Edge
     saved: Mapping[str, Any]
     dtype: torch.dtype
-    shared: dict[str, Any] = field(default_factory=dict)
+    shared: dict[str, Any]
     known: Known | None = None
+
+    @property
+    def shape(self) -> torch.Size:
+        """The shape of the input."""
+        return self.graph.shape(self.edge)
 
     def split(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units, rows, ...], in the dtype sums are taken in."""
-        split = self.rows.split(tensor, self.units)
-        return split.to(self.dtype) if split.dtype != self.dtype and split.is_floating_point() else split
+        return self.rows.split(self.cast(tensor), self.units)
+
+    def cast(self, tensor: Tensor) -> Tensor:
+        """A tensor in the dtype sums are taken in."""
+        return tensor.to(self.dtype) if tensor.dtype != self.dtype and tensor.is_floating_point() else tensor
 
     def images(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units * rows, ...], unit by unit."""
@@ -81,14 +101,20 @@ def rule(op: str, *inputs: int, saves: tuple[str, ...] = ()) -> Callable[[Maker]
 def read(node: Any, names: tuple[str, ...]) -> dict[str, Any]:
     """The values a rule asked for, detached from the graph."""
     found: dict[str, Any] = {}
-    for name in names:
-        value = getattr(node, f"_saved_{name}") if hasattr(type(node), f"_saved_{name}") else getattr(node, name)
+    for name, attribute in _attributes(type(node), names):
+        value = getattr(node, attribute)
         if isinstance(value, Tensor):
             value = value.detach()
         elif isinstance(value, tuple):
             value = tuple(v.detach() if isinstance(v, Tensor) else v for v in value)
         found[name] = value
     return found
+
+
+@cache
+def _attributes(kind: type, names: tuple[str, ...]) -> list[tuple[str, str]]:
+    """What values are called that ops of a kind have saved."""
+    return [(name, f"_saved_{name}" if hasattr(kind, f"_saved_{name}") else name) for name in names]
 
 
 _KEEP_BYTES = 1 << 28  # gradients that took a backward pass each are kept up to this size
@@ -196,17 +222,27 @@ def _mm_weight(call: Call) -> Use | None:
 def _product(call: Call, left: Tensor | None, alpha: float) -> Use | None:
     if left is None or call.rows.dim != 0:
         return None
-    right = call.split(call.gradient)
-    known = None if call.known is None or len(left) != call.units else call.known.of(left)
-    return OuterProducts(call.split(left), right if alpha == 1 else right * alpha, factors=(known, None))
+    right = call.cast(call.gradient)
+    right = right if alpha == 1 else right * alpha
+    if left.shape[0] != call.units:
+        return OuterProducts(call.split(left), call.split(right))
+    known = None if call.known is None else call.known.of(left)
+    lengths = call.shared.get("lengths") if alpha == 1 else None
+    return OuterProduct(call.cast(left), right, (None if known is None else known.sqrt(), lengths))
 
 
 # --- broadcasting: a parameter that meets every row ---------------------------------------------------------------
 
 
 @rule("AddmmBackward0", 0, saves=("beta",))
-def _addmm_bias(call: Call) -> Tensor | None:
-    return _sum_to_shape(call, call.gradient * call.saved["beta"] if call.saved["beta"] != 1 else call.gradient)
+def _addmm_bias(call: Call) -> Use | Tensor | None:
+    """One row a unit is the gradient, whose length the weight's rule needs, too."""
+    beta = call.saved["beta"]
+    found = _sum_to_shape(call, call.gradient if beta == 1 else call.gradient * beta)
+    if found is None or beta != 1 or call.gradient.shape != found.shape:
+        return found
+    call.shared["lengths"] = lengths = lengths_of(found)
+    return Materialised(found, lengths * lengths)
 
 
 @rule("AddBackward0", 0)
@@ -260,14 +296,17 @@ def _sum_to_shape(call: Call, gradient: Tensor) -> Tensor | None:
 
     None where the parameter has the units' dimension itself, so that it is not the same for every unit.
     """
-    aligned = (1,) * (gradient.dim() - len(call.shape)) + tuple(call.shape)
+    shape = call.shape
+    if call.rows.dim == 0 and gradient.shape == (call.units, *shape):  # there is nothing to sum
+        return call.cast(gradient)
+    aligned = (1,) * (gradient.dim() - len(shape)) + tuple(shape)
     if aligned[call.rows.dim] != 1:
         return None
     split = call.split(gradient)  # [units, rows, *other dimensions]
     target = (call.units, 1, *aligned[: call.rows.dim], *aligned[call.rows.dim + 1 :])
     dims = [d for d in range(1, split.dim()) if target[d] == 1 and split.shape[d] != 1]
     summed = split.sum(dims, keepdim=True) if dims else split
-    return summed.reshape(call.units, *call.shape)
+    return summed.reshape(call.units, *shape)
 
 
 # --- normalisation ------------------------------------------------------------------------------------------------

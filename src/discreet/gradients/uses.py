@@ -89,11 +89,16 @@ def squared_norms(tensor: Tensor) -> Tensor:
         flat = flat.to(sum_dtype(tensor.dtype))
     blocks = flat.shape[1] // 256
     if blocks < 4:
-        return torch.linalg.vector_norm(flat, dim=1).square_()
-    head = torch.linalg.vector_norm(flat[:, : blocks * 256].unflatten(1, (blocks, 256)), dim=2).square_().sum(1)
+        return _squared(torch.linalg.vector_norm(flat, dim=1))
+    head = _squared(torch.linalg.vector_norm(flat[:, : blocks * 256].unflatten(1, (blocks, 256)), dim=2)).sum(1)
     if blocks * 256 == flat.shape[1]:
         return head
-    return head + torch.linalg.vector_norm(flat[:, blocks * 256 :], dim=1).square_()
+    return head + _squared(torch.linalg.vector_norm(flat[:, blocks * 256 :], dim=1))
+
+
+def _squared(lengths: Tensor) -> Tensor:
+    """Squares, in place: square_ would go through a general power."""
+    return lengths.mul_(lengths)
 
 
 def sum_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -144,25 +149,6 @@ class Known:
         return self._norms if tensor._version == self._version else None
 
 
-def _products(left: Tensor, right: Tensor, factors: tuple[Tensor | None, Tensor | None]) -> Tensor:
-    """Squared norms of outer products of one row each, also where one factor is tiny and the other huge."""
-    one = _row_lengths(left) if factors[0] is None else factors[0].sqrt()
-    other = _row_lengths(right) if factors[1] is None else factors[1].sqrt()
-    found = (one * other).square_()
-    if not torch.minimum(one, other).min().item() >= _SMALL:
-        weak = ~(torch.minimum(one, other) >= _SMALL)
-        lengths = row_lengths(left[weak]) * row_lengths(right[weak])
-        found[weak] = lengths.square().squeeze(1).to(found.dtype)
-    return found
-
-
-def _row_lengths(tensor: Tensor) -> Tensor:
-    """The length of each unit's only row."""
-    if tensor.shape[2] < 1024:
-        return torch.linalg.vector_norm(tensor, dim=(1, 2))
-    return squared_norms(tensor).sqrt_()
-
-
 class InTurns(ABC):
     """A use that can be asked for some of its units alone, one range of them after the other.
 
@@ -197,24 +183,27 @@ class Single:
 
 
 class Materialised(Single):
-    """Gradients that are there already, [units, *shape]: biases, scales, whatever is small."""
+    """Gradients that are there already, [units, *shape]: biases, scales, whatever is small.
 
-    def __init__(self, gradients: Tensor) -> None:
-        self.gradients, self.units = gradients, gradients.shape[0]
+    `squared` are their squared norms, where they are known.
+    """
+
+    def __init__(self, gradients: Tensor, squared: Tensor | None = None) -> None:
+        self.gradients, self.units, self._squared = gradients, gradients.shape[0], squared
 
     def held(self) -> list[Tensor]:
         return [self.gradients]
 
     def norms(self) -> Tensor:
-        return squared_norms(self.gradients)
+        return squared_norms(self.gradients) if self._squared is None else self._squared
 
     def lengths(self) -> None:
         """What is added was made."""
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
-        flat = self.gradients.reshape(self.units, -1)
+        flat = self.gradients if self.gradients.dim() == 2 else self.gradients.reshape(self.units, -1)
         if out.is_contiguous():
-            out.view(-1).addmv_(flat.t(), weights)
+            (out if out.dim() == 1 else out.view(-1)).addmv_(flat.t(), weights)
         else:
             out.add_(torch.mv(flat.t(), weights).view_as(out))
 
@@ -265,6 +254,88 @@ class Kept:
         return Materialised(torch.cat(self.pieces)[units])
 
 
+class OuterProduct(InTurns):
+    """Gradients that are one outer product each: left [units, a], right [units, b], gradient [a, b].
+
+    The norm is the product of the two rows' lengths; `known` are those that are known already. Rows that do not fit
+    into the cache are read once for norm and sum, if units have their turn (`rows+turns`, and not `rows`).
+    """
+
+    kernel: str | None = None
+
+    def __init__(self, left: Tensor, right: Tensor, known: tuple[Tensor | None, Tensor | None] = (None, None)) -> None:
+        self.left, self.right, self.units, self._known = left, right, left.shape[0], known
+
+    def transposed(self) -> "OuterProduct":
+        return OuterProduct(self.right, self.left, self._known[::-1])
+
+    def alone(self) -> "OuterProducts":
+        """The same as a sum of outer products, of which there is one."""
+        return OuterProducts(self.left.unsqueeze(1), self.right.unsqueeze(1))
+
+    def held(self) -> list[Tensor]:
+        return [self.left, self.right]
+
+    @property
+    def _streams(self) -> bool:
+        """Whether the rows are more than the cache holds, the longer ones to be measured, and the sum is small."""
+        a, b, size = self.left.shape[1], self.right.shape[1], self.left.element_size()
+        small, large = 2 * a * b * size <= PART_BYTES, self.units * (a + b) * size > CACHE_BYTES
+        return small and large and self._known[0 if a > b else 1] is None
+
+    def kernels(self) -> dict[str, Cost]:
+        if not self._streams:
+            return {}
+        a, b = self.left.shape[1], self.right.shape[1]
+        product = PRODUCT * a * b
+        return {ROWS: Cost(product + NORM * (a + b)), ROWS + TURNS: Cost(product)}
+
+    @property
+    def turn(self) -> int:
+        """So much of TURN_BYTES that rows of PART_BYTES are together: they are read twice, and stay in the cache."""
+        waits = self.kernel == ROWS + TURNS and self._streams
+        row = (self.left.shape[1] + self.right.shape[1]) * self.left.element_size()
+        return row * TURN_BYTES // PART_BYTES if waits else 0
+
+    def narrow(self, start: int, stop: int) -> Use:
+        one, other = (None if known is None else known[start:stop] for known in self._known)
+        return OuterProduct(self.left[start:stop], self.right[start:stop], (one, other))
+
+    def norms(self) -> Tensor:
+        """Squared norms, also where one factor is tiny and the other huge."""
+        one = lengths_of(self.left) if self._known[0] is None else self._known[0]
+        other = lengths_of(self.right) if self._known[1] is None else self._known[1]
+        found = _squared(one * other)
+        least = torch.minimum(one, other)
+        if not least.min().item() >= _SMALL:
+            weak = ~(least >= _SMALL)
+            lengths = row_lengths(self.left[weak].unsqueeze(1)) * row_lengths(self.right[weak].unsqueeze(1))
+            found[weak] = lengths.square().squeeze(1).to(found.dtype)
+        return found
+
+    def lengths(self) -> None:
+        """There is one term."""
+
+    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        left, right, weights = self.left, self.right, weights.unsqueeze(1)
+        if left.shape[1] <= right.shape[1]:
+            left = left * weights
+        else:
+            right = right * weights
+        out.addmm_(left.t(), right)
+
+    def each(self, start: int, stop: int) -> Tensor:
+        return self.left[start:stop].unsqueeze(2) * self.right[start:stop].unsqueeze(1)
+
+    def select(self, units: Tensor) -> "OuterProduct":
+        return OuterProduct(self.left[units], self.right[units])
+
+
+def lengths_of(rows: Tensor) -> Tensor:
+    """The length of each row, [units, n] to [units]."""
+    return torch.linalg.vector_norm(rows, dim=1) if rows.shape[1] < 1024 else squared_norms(rows).sqrt_()
+
+
 class OuterProducts(InTurns):
     """Gradients that are sums of outer products: left [units, rows, a], right [units, rows, b], gradient [a, b].
 
@@ -277,25 +348,17 @@ class OuterProducts(InTurns):
     | product+turns| the same, for a few units at a time | of what was kept        |
     | gram         | from two Gram matrices, rows x rows | one product of all rows |
 
-    One row a unit needs none of them: the norm is the product of the rows' norms. Rows that do not fit into the cache
-    are read once for norm and sum, if units have their turn (`rows+turns`) and the sum itself stays in the cache.
-    `factors` are the squared norms of left and right, where they are known.
+    One row a unit needs none of them: the norm is the product of the rows' norms.
     """
 
-    def __init__(
-        self,
-        left: Tensor,
-        right: Tensor,
-        shape: tuple[int, ...] | None = None,
-        factors: tuple[Tensor | None, Tensor | None] = (None, None),
-    ) -> None:
-        self.left, self.right, self.units, self.factors = left, right, left.shape[0], factors
+    def __init__(self, left: Tensor, right: Tensor, shape: tuple[int, ...] | None = None) -> None:
+        self.left, self.right, self.units = left, right, left.shape[0]
         self.shape = (left.shape[2], right.shape[2]) if shape is None else shape
         self.kernel: str | None = None
         self._kept: Kept | None = None
 
     def transposed(self) -> "OuterProducts":
-        return OuterProducts(self.right, self.left, factors=self.factors[::-1])
+        return OuterProducts(self.right, self.left)
 
     def joined(self, others: "list[OuterProducts]") -> "OuterProducts":
         """All of them as one use: the rows of several calls of a layer count like more rows of one."""
@@ -310,7 +373,7 @@ class OuterProducts(InTurns):
         rows, a, b = self.left.shape[1], self.left.shape[2], self.right.shape[2]
         product = PRODUCT * rows * a * b
         if rows == 1:
-            return {ROWS: Cost(product + NORM * (a + b)), ROWS + TURNS: Cost(product)} if self._streams else {}
+            return {}
         made = product + RESULT * a * b
         return {
             "product": Cost(made + product + NORM * a * b),
@@ -320,7 +383,7 @@ class OuterProducts(InTurns):
 
     def norms(self) -> Tensor:
         if self._kept is None and self.left.shape[1] == 1:
-            return _products(self.left, self.right, self.factors)
+            return OuterProduct(self.left[:, 0], self.right[:, 0]).norms()
         if self._kept is None and self._chosen() == "gram":
             return gram_norms(self.left, self.right, self._make)
         return self.measured(squared_norms)
@@ -364,24 +427,13 @@ class OuterProducts(InTurns):
         return self._make(start, stop) if self._kept is None else self._kept.each(start, stop)
 
     @property
-    def _streams(self) -> bool:
-        """Whether one row a unit is more than the cache holds, has a norm that is not known, and a small sum."""
-        a, b, size = self.left.shape[2], self.right.shape[2], self.left.element_size()
-        small = 2 * a * b * size <= PART_BYTES
-        return small and self.units * (a + b) * size > CACHE_BYTES and self.factors == (None, None)
-
-    @property
     def turn(self) -> int:
-        if self._kept is not None or self.kernel is None or not self.kernel.endswith(TURNS):
-            return 0
-        a, b, size = self.left.shape[2], self.right.shape[2], self.left.element_size()
-        if self.left.shape[1] > 1:
-            return a * b * size
-        return (a + b) * size * TURN_BYTES // PART_BYTES if self._streams else 0  # so that PART_BYTES are together
+        waits = self._kept is None and self.kernel is not None and self.kernel.endswith(TURNS)
+        return self.left.shape[2] * self.right.shape[2] * self.left.element_size() if waits else 0
 
     def narrow(self, start: int, stop: int) -> Use:
         found = OuterProducts(self.left[start:stop], self.right[start:stop], self.shape)
-        found.kernel = None if self.left.shape[1] == 1 else "product" + KEEP
+        found.kernel = "product" + KEEP
         return found
 
     def select(self, units: Tensor) -> "Use":

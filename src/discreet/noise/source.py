@@ -18,6 +18,7 @@ Values = npt.NDArray[Any]
 
 CHUNK = 1 << 16  # values drawn at a time: few enough to stay in the cache, many enough to be worth the calls
 _ZEROS = memoryview(bytes(6 * CHUNK + 12))
+_FROM_ZERO = modes.CTR(bytes(16))
 _LEAST, _MOST = 1e-10, 1e10  # scales whose squares fit into float32 with all that a squared radius may be
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(9)]  # of the power series, for up to pi / 4
 
@@ -31,7 +32,7 @@ class Source:
     """
 
     def __init__(self, key: bytes, room: "Room | None" = None) -> None:
-        self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        self._cipher = Cipher(algorithms.AES(key), _FROM_ZERO).encryptor()
         self._room = Room() if room is None else room
 
     def octets(self, count: int, room: Octets | None = None) -> Octets:
@@ -140,14 +141,14 @@ class Room:
             return
         self.pairs, self._dtype = pairs, dtype
         room = -(-pairs // 8) * 8  # so that each part begins where a line of the cache does
-        if len(self._memory) < 28 * room + 16:
-            self._memory = torch.empty(28 * room + 16, dtype=torch.uint8).numpy()
-        self._squares = self._memory[: 8 * pairs].view(np.float64)
-        self._angles = self._memory[: dtype.itemsize * pairs].view(dtype)  # in place of the squares
-        self._radii = self._memory[8 * room :][: dtype.itemsize * pairs].view(dtype)
-        self.octets = self._memory[16 * room :][: 12 * pairs + 16]
+        if len(self._memory) < 20 * room + 16:
+            self._memory = torch.empty(20 * room + 16, dtype=torch.uint8).numpy()
+        self._radii = self._memory[: dtype.itemsize * pairs].view(dtype)
+        self.octets = self._memory[8 * room :][: 12 * pairs + 16]
         self._words = self.octets[: 8 * pairs].view(np.int64)
         self._turns = self.octets[8 * pairs : 12 * pairs].view(np.int32)
+        self._squares = self._words.view(np.float64)  # in place of the words, and angles in place of the squares
+        self._angles = self.octets[: dtype.itemsize * pairs].view(dtype)
 
     def fill(self, out: Values, factor: float) -> None:
         """Make values of `octets`: 8 for each pair's radius, then 4 for each pair's angle.
