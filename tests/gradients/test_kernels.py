@@ -127,6 +127,41 @@ def test_gradients_wait_for_turns_unless_memory_is_no_concern(monkeypatch):
     assert chosen(model, R(40, 50, 4), memory=math.inf)["2.weight"] == "product+keep"
 
 
+class Widened(nn.Module):
+    """As in a transformer: a wide layer between two narrow ones."""
+
+    def __init__(self):
+        super().__init__()
+        self.widen, self.narrow = nn.Linear(64, 256), nn.Linear(256, 64)
+
+    def forward(self, x):
+        return x + self.narrow(F.gelu(self.widen(x)))
+
+
+def stack(units, monkeypatch):
+    """What is chosen for some of them, with a turn that takes two layers' gradients."""
+    monkeypatch.setattr(kernels, "LEAST", 0)
+    monkeypatch.setattr(uses, "TURN_BYTES", 2 * units * 4 * 64 * 256)
+    return chosen(nn.Sequential(*[Widened() for _ in range(4)]), R(units, 48, 64))
+
+
+def test_turns_that_have_room_together_are_taken_together(monkeypatch):
+    """A turn for one layer is as large as one for all of them: one after the other, only one would seem worth it."""
+    found = list(stack(16, monkeypatch).values())
+    assert len(found) == 8
+    assert all("+" in kernel for kernel in found)
+    assert found.count("product+turns") > 4
+
+
+def test_the_choice_does_not_depend_on_where_tensors_lie_in_memory(monkeypatch):
+    """Gradients may be made where activations were: they are no less for that."""
+    plans, blocks = [], []
+    for i in range(8):
+        plans.append(tuple(stack(16, monkeypatch).values()))
+        blocks.append(R(1 + 3000 * i))
+    assert len(set(plans)) == 1
+
+
 @pytest.mark.parametrize("together", [40, 7, 1])
 def test_the_end_of_a_pass_is_the_peak_where_a_turn_takes_more_than_was_freed(monkeypatch, together):
     units, rows = 40, 2

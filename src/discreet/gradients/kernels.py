@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from discreet.errors import ConfigError
 from discreet.gradients.graph import Graph
@@ -51,12 +52,18 @@ def choose(
         best = min(costs, key=lambda k: costs[k].time)
         gain = costs[found[name]].time - costs[best].time
         if costs[best].kept and gain > 0:
-            better.append((gain / costs[best].kept, name, best))
+            better.append((gain / costs[best].kept, name, best.partition("+")[0]))
     limit = memory * max(peak.ordinary, LEAST)
-    for _, name, kernel in 2 * sorted(better, reverse=True):  # twice, as keeping frees what gradients are made of
+    if TURNS in endings and limit < math.inf:  # together: a turn is no larger for many parameters than for one
+        all_of_them = found | {name: way + TURNS for _, name, way in better}
+        for _, name, way in better:
+            if name not in several:
+                all_of_them = min(all_of_them, all_of_them | {name: way + KEEP}, key=peak.sizes)
+        if peak.of(all_of_them) <= limit:
+            return apart(all_of_them, pins)
+    for _, name, way in 2 * sorted(better, reverse=True):  # twice, as keeping frees what gradients are made of
         if options[name][found[name]].kept:
             continue
-        way = kernel.partition("+")[0]
         trials = [found | {name: way + ending} for ending in endings if ending != KEEP or name not in several]
         best = found if not trials else trials[0] if limit == math.inf else min(trials, key=peak.sizes)
         # what is past the limit without it may be so with it, if by no more
@@ -86,12 +93,14 @@ class Peak:
         order = sorted(range(len(graph.nodes)), key=lambda i: -graph.nodes[i]._sequence_nr())
         self._place = {node: at for at, node in enumerate(order)}
         mine = {storage(t) for t in own}
+        self._marks: list[StorageWeakRef] = []  # while they are there, no other storage is taken for one that has gone
         self._bytes: dict[int, int] = {}
         self._freed: dict[int, int] = {}  # the last op, in the order of the backward pass, that needs a tensor
         for i, node in enumerate(graph.nodes):
             for tensor in saved_tensors(node):
                 key = storage(tensor)
                 if key not in mine:
+                    self._marks.append(StorageWeakRef(tensor.untyped_storage()))
                     self._bytes[key] = tensor.untyped_storage().nbytes()
                     self._freed[key] = max(self._freed.get(key, 0), self._place[i])
         self._passing = [0] * len(order)  # gradients on their way through an op
@@ -147,8 +156,8 @@ class Peak:
 
 
 def storage(tensor: Tensor) -> int:
-    """Where a tensor's memory begins."""
-    return tensor.untyped_storage().data_ptr()
+    """What a tensor's memory is known by: not its address, at which there may be another's later."""
+    return tensor.untyped_storage()._cdata
 
 
 def saved_tensors(node: Any) -> list[Tensor]:
