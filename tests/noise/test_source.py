@@ -124,6 +124,43 @@ def test_values_do_not_depend_on_the_number_of_threads(dtype):
     assert torch.equal(*found)
 
 
+@pytest.fixture
+def three_threads(monkeypatch):
+    """Three threads, for which few values are worth it; the shares that others than the first draw."""
+    monkeypatch.setattr(source, "_SHARE", CHUNK)
+    shares, fill = [], source._fill
+    monkeypatch.setattr(source, "_fill", lambda *given: shares.append(len(given[2])) or fill(*given))
+    before = torch.get_num_threads()
+    torch.set_num_threads(3)
+    yield shares
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [3 * CHUNK, 3 * CHUNK + 1, 5 * CHUNK - 7, 11 * CHUNK])
+@pytest.mark.parametrize("before", [0, 5, 16, 100_003])
+def test_threads_share_a_stream_without_using_any_of_it_twice(dtype, count, before, three_threads):
+    """The same bits as by one thread, wherever the stream was; and the stream goes on behind all of them."""
+    together, alone = (Source(bytes(range(32))) for _ in range(2))
+    for stream in (together, alone):
+        stream.octets(before)
+    found = together.fill_normal(torch.empty(count, dtype=dtype), 0.7)
+    assert three_threads
+    assert sum(three_threads) < count
+    torch.set_num_threads(1)
+    assert torch.equal(found, alone.fill_normal(torch.empty(count, dtype=dtype), 0.7))
+    assert np.array_equal(together.octets(1000), alone.octets(1000))
+
+
+def test_what_fails_in_a_thread_is_not_lost(three_threads, monkeypatch):
+    def fails(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(source, "_fill", fails)
+    with pytest.raises(MemoryError, match="no room"):
+        Source(bytes(32)).normals(4 * CHUNK)
+
+
 def test_other_dtypes_and_strides_are_filled_too():
     standard = SEEDED.stream("other", 0).normals(100, torch.float32)
     half = SEEDED.stream("other", 0).normals(100, torch.bfloat16)

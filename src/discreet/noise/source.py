@@ -3,13 +3,16 @@
 import hashlib
 import math
 import os
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from torch import Tensor
 
 Octets = npt.NDArray[np.uint8]
@@ -18,7 +21,8 @@ Values = npt.NDArray[Any]
 
 CHUNK = 1 << 16  # values drawn at a time: few enough to stay in the cache, many enough to be worth the calls
 _ZEROS = memoryview(bytes(6 * CHUNK + 12))
-_FROM_ZERO = modes.CTR(bytes(16))
+_BLOCK = 16  # bytes of the key stream that one count makes
+_SHARE = 4 * CHUNK  # values that are worth another thread
 _LEAST, _MOST = 1e-10, 1e10  # scales whose squares fit into float32 with all that a squared radius may be
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(9)]  # of the power series, for up to pi / 4
 
@@ -32,13 +36,21 @@ class Source:
     """
 
     def __init__(self, key: bytes, room: "Room | None" = None) -> None:
-        self._cipher = Cipher(algorithms.AES(key), _FROM_ZERO).encryptor()
-        self._room = Room() if room is None else room
+        self._key, self._room = key, Room() if room is None else room
+        self._enter(0)
+
+    def _enter(self, place: int) -> None:
+        """Go to a place of the key stream: it is made of a count, and can be entered anywhere."""
+        counts, rest = divmod(place, _BLOCK)
+        self._cipher, self._place = _cipher(self._key, counts), place
+        if rest:
+            self._cipher.update(_ZEROS[:rest])
 
     def octets(self, count: int, room: Octets | None = None) -> Octets:
         """`count` uniform bytes, in `room` (at least 16 bytes longer) if there is one."""
         out = np.empty(count + 16, np.uint8) if room is None else room
         self._cipher.update_into(_ZEROS[:count] if count <= len(_ZEROS) else bytes(count), out.data)
+        self._place += count
         return out[:count]
 
     def normals(self, count: int, dtype: torch.dtype = torch.float64) -> Tensor:
@@ -50,18 +62,31 @@ class Source:
 
         By polar coordinates: a radius sqrt(-2 log u) from 63 random bits, the logarithm in float64 so that neither the
         radius' tail (9.4 standard deviations) nor its neighbourhood of zero is rounded away, and an angle from 32 more;
-        the rest is in out's dtype.
+        the rest is in out's dtype. Of many values every thread makes its share, with the same bits as one for all.
         """
         if out.dtype not in (torch.float32, torch.float64):
             return out.copy_(self.fill_normal(torch.empty(len(out)), scale))
         values = out.numpy()
         folded = min(max(scale, _LEAST), _MOST)  # the part of the scale that the squared radius takes
+        threads = min(torch.get_num_threads(), len(values) // _SHARE)
+        share = max(1, -(-len(values) // (max(1, threads) * CHUNK))) * CHUNK
+        others = [(start, values[start : start + share]) for start in range(share, len(values), share)]
+        place, factor = self._place, -2 * folded * folded
+        jobs = [_pool(os.getpid()).submit(_fill, self._key, place + 6 * start, part, factor) for start, part in others]
+        self._fill(values[:share], factor)
+        for job in jobs:
+            job.result()
+        if jobs:
+            self._enter(place + 12 * ((len(values) + 1) // 2))
+        return out if folded == scale else out.mul_(scale / folded)
+
+    def _fill(self, values: Values, factor: float) -> None:
+        """A share of the values, in chunks that stay in the cache: six octets each."""
         for start in range(0, len(values), CHUNK):
             part = values[start : start + CHUNK]
             self._room.cut((len(part) + 1) // 2, part.dtype)
             self.octets(12 * self._room.pairs, self._room.octets)
-            self._room.fill(part, -2 * folded * folded)
-        return out if folded == scale else out.mul_(scale / folded)
+            self._room.fill(part, factor)
 
     def uniforms(self, count: int) -> npt.NDArray[np.float64]:
         """`count` values in (0, 1], each (k + 1/2) / 2^63 of 63 random bits: fine where it matters, near zero."""
@@ -127,6 +152,29 @@ class Source:
             return found
         kept[tied[self._chosen(len(tied), rest, denominator)]] = True
         return found[kept]
+
+
+def _cipher(key: bytes, counts: int) -> CipherContext:
+    """A cipher whose first block is that of a count."""
+    return Cipher(algorithms.AES(key), modes.CTR(counts.to_bytes(_BLOCK))).encryptor()
+
+
+@cache
+def _pool(process: int) -> ThreadPoolExecutor:
+    """Threads that draw: a process's own, as a fork has none of them."""
+    return ThreadPoolExecutor(os.cpu_count(), thread_name_prefix=f"discreet-noise-{process}")
+
+
+def _fill(key: bytes, place: int, values: Values, factor: float) -> None:
+    """A thread's share, from a place of the key stream on."""
+    if not hasattr(_of_thread, "room"):
+        _of_thread.room = Room()
+    source = Source(key, _of_thread.room)
+    source._enter(place)
+    source._fill(values, factor)
+
+
+_of_thread = threading.local()
 
 
 class Room:
