@@ -859,3 +859,29 @@ def test_losses_of_another_model_are_refused(batch_size):
     with pytest.raises(PrivacyError, match="from another model"):
         train(private, model, private.batches(data(batch_size)))
     assert private.released == 0
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer, self.head = nn.LSTM(3, 4, batch_first=True), nn.Linear(4, K)
+
+    def forward(self, x):
+        return self.head(self.layer(x.unflatten(1, (2, 3)))[0][:, -1])
+
+
+def test_torchs_own_lstm_in_bfloat16_and_under_autocast():
+    """Its biases' gradients are summed in full, as all others are."""
+    found = []
+    for dtype, autocast in ((torch.float32, False), (torch.bfloat16, False), (torch.float32, True)):
+        torch.manual_seed(0)
+        model = Recurrent().to(dtype)
+        private = attach(model, plan(steps=2, batch_size=N))
+        x, y = data()
+        for rows, labels in private.batches((x.to(dtype), y)):
+            with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+                found_losses = losses(model, rows, labels)
+            private.backward(found_losses.float())
+        found.append(torch.cat([p.grad.float().flatten() for p in model.parameters()]))
+    for short in found[1:]:
+        assert float((short - found[0]).norm()) < 0.05 * float(found[0].norm())

@@ -162,8 +162,9 @@ class Aggregate:
             mine = [None if given is None else given[start:stop] for given in (sound, shares)]
             found = self._add_some(some, *mine)
             if found is not None:
-                weights.append(found[0])
-                kept.append(torch.arange(start, stop) if found[1] is None else found[1] + start)
+                by, whose = found
+                weights.append(by)
+                kept.append(torch.arange(start, stop) if whose is None else whose.cpu() + start)
         self._sums.add(turns.totals())
         if weights:
             units, rest = torch.cat(kept), turns.rest

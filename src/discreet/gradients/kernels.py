@@ -43,7 +43,8 @@ def choose(
             raise ConfigError(f"parameter {name!r} has no kernel {pinned!r}; it has {', '.join(sorted(costs))}.")
         else:
             options[name] = costs
-            found[name] = min((k for k in costs if not costs[k].kept), key=lambda k: costs[k].time)
+            possible = [k for k in costs if not costs[k].kept and (TURNS in endings or not k.endswith(TURNS))]
+            found[name] = min(possible, key=lambda k: costs[k].time)
     if peak is None:
         return apart(found, pins)
     peak.expect(uses, places)

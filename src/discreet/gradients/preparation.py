@@ -202,7 +202,10 @@ class Prepared(InTurns):
 
     @property
     def turn(self) -> int:
-        return self.use.turn if isinstance(self.use, InTurns) else 0
+        made = self.use.turn if isinstance(self.use, InTurns) else 0
+        pulled = self.parameter.numel() * sum_dtype(self.parameter.dtype).itemsize
+        larger = made and not self._keeps_norms and self.made_shape.numel() < self.parameter.numel()
+        return made + pulled if larger else made  # what is larger than what was made has no form, and is pulled
 
     def narrow(self, start: int, stop: int) -> Use:
         assert isinstance(self.use, InTurns)
@@ -217,7 +220,8 @@ class Prepared(InTurns):
         use.add_weighted(weights, self._total)
 
     def total(self) -> Tensor | None:
-        return None if self._total is None else self._pull(self._total, batched=False)
+        found, self._total = self._total, None
+        return None if found is None else self._pull(found, batched=False)
 
 
 class PulledLater(Single):
@@ -241,10 +245,11 @@ class PulledLater(Single):
         return found[:, 0].clone()
 
     def lengths(self) -> Tensor | None:
-        """Of what is added, if more of it is taken out again than rounding allows."""
-        return self._lengths
+        """Of what is added, and partly taken out again by the pull."""
+        return self.use.lengths() if self._lengths is None else self._lengths
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
+        """Nothing is added to `out` yet: the whole use's `total` has it, when all turns are over."""
         self.whole.add_later(weights, self.use)
 
     def each(self, start: int, stop: int) -> Tensor:

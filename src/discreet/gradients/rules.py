@@ -444,7 +444,7 @@ def _lstm(call: Call) -> Use | None:
             1,
         )
         dh, dc = found[t] @ saved["weight1"], dc * f[t]
-    right = x if call.number == 1 else before
+    found, right = call.cast(found), call.cast(x if call.number == 1 else before)
     if call.number > 2:
         return Materialised(found.sum(0))
     return OuterProducts(found.transpose(0, 1), right.transpose(0, 1))
