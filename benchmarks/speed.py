@@ -54,10 +54,18 @@ def _tables(found: dict[str, Any]) -> str:
     return "\n\n".join(parts)
 
 
-def overview(found: dict[str, Any]) -> str:
-    """The short table of README: CPU time, the first number of threads, and those that one would choose between."""
-    rows = [row for row in found["results"] if row["competitor"] in SHORT]
-    return f"{tables.overview(rows, rows[0]['threads'], 'cpu')}\n\n{machine.sentence(found['about'])}"
+def overview(*several: dict[str, Any]) -> str:
+    """The short table of README: CPU time, the first number of threads, and those that one would choose between.
+
+    A model's line is of the first run that has it.
+    """
+    threads, rows, machines = several[0]["results"][0]["threads"], [], []
+    for found in several:
+        seen = {row["model"] for row in rows}
+        new = [row for row in found["results"] if row["threads"] == threads and row["model"] not in seen]
+        rows += [row for row in new if row["competitor"] in SHORT]
+        machines += [machine.sentence(found["about"])] if new else []
+    return "\n\n".join([tables.overview(rows, threads, "cpu"), *machines])
 
 
 def options(arguments: list[str] | None) -> argparse.Namespace:
@@ -93,7 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(as_markdown(*several))
     if chosen.update:
         pages.fill("docs/speed.md", "steps", as_markdown(*several))
-        pages.fill("README.md", "overview", overview(several[0]))
+        pages.fill("README.md", "overview", overview(*several))
 
 
 def run(chosen: argparse.Namespace, words: list[str]) -> dict[str, Any]:

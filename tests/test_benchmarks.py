@@ -158,6 +158,27 @@ def test_the_networks_in_jax_are_those_in_torch():
         torch.testing.assert_close(found, model(x).detach(), atol=1e-5, rtol=1e-4)
 
 
+def test_the_overview_has_each_model_of_the_first_run_that_has_it():
+    import speed
+
+    def found(command, threads, **models):
+        ran = {"status": "ran", "note": "", "peak": 0, "first": 0, "later": 0, "before": 0}
+        rows = [
+            {"model": model, "threads": threads, "competitor": name, "wall": [t], "cpu": [t], **ran}
+            for model, seconds in models.items()
+            for name, t in (("SGD", 0.001), ("discreet", seconds))
+        ]
+        return {"about": {**about, "command": command}, "results": rows}
+
+    file = BENCHMARKS / "measured" / "speed" / "one-thread.json"
+    about = json.loads(file.read_text())["about"]
+    runs = found("first", 1, a=0.002), found("second", 1, a=0.003, b=0.004), found("third", 2, c=0.005)
+    shown = speed.overview(*runs)
+    lines = [line for line in shown.splitlines() if line.startswith(("| a |", "| b |", "| c |"))]
+    assert [line.split("|")[3].split("x")[0].strip() for line in lines] == ["2.00", "4.00"]
+    assert ["`first`" in shown, "`second`" in shown, "`third`" in shown] == [True, True, False]
+
+
 def test_the_places_for_tables_are_filled_and_can_be_filled_again(tmp_path):
     from race import pages
 
