@@ -161,6 +161,21 @@ def test_what_fails_in_a_thread_is_not_lost(three_threads, monkeypatch):
         Source(bytes(32)).normals(4 * CHUNK)
 
 
+def test_no_thread_draws_on_when_the_first_is_broken_off(three_threads, monkeypatch):
+    """Or it would write where the next step's noise is."""
+    done, fill = [], source._fill
+    monkeypatch.setattr(source, "_fill", lambda *given: (fill(*given), done.append(len(given[2]))))
+
+    def broken(*_):
+        raise KeyboardInterrupt
+
+    stream = Source(bytes(32))
+    monkeypatch.setattr(stream, "_fill", broken)
+    with pytest.raises(KeyboardInterrupt):
+        stream.normals(12 * CHUNK)
+    assert sum(done) == 8 * CHUNK
+
+
 def test_other_dtypes_and_strides_are_filled_too():
     standard = SEEDED.stream("other", 0).normals(100, torch.float32)
     half = SEEDED.stream("other", 0).normals(100, torch.bfloat16)

@@ -4,7 +4,7 @@ import hashlib
 import math
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from fractions import Fraction
 from functools import cache
 from typing import Any
@@ -73,7 +73,10 @@ class Source:
         others = [(start, values[start : start + share]) for start in range(share, len(values), share)]
         place, factor = self._place, -2 * folded * folded
         jobs = [_pool(os.getpid()).submit(_fill, self._key, place + 6 * start, part, factor) for start, part in others]
-        self._fill(values[:share], factor)
+        try:
+            self._fill(values[:share], factor)
+        finally:
+            wait(jobs)  # also where this one is broken off: nobody writes to values when it is over
         for job in jobs:
             job.result()
         if jobs:
