@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from discreet.gradients.rows import Fingerprints, Matching, Rows, random_labels
+from discreet.gradients.rows import Factors, Fingerprints, Matching, Rows, random_labels
 
 UNITS = 6
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
@@ -20,7 +20,7 @@ def scaled(plain, labels):
 
 
 def found(plain, change=lambda g: g):
-    taken = Fingerprints(plain, UNITS)
+    taken = Fingerprints(plain, UNITS, Factors())
     for labels in random_labels(UNITS, plain.dtype):
         taken.compare(change(scaled(plain, labels)), labels)
     return taken.found()
@@ -67,7 +67,7 @@ def test_values_that_say_nothing_are_left_to_the_comparison(value):
     (labels,) = random_labels(UNITS, torch.float32)
     while labels[1].abs() == 1:  # that unit's own: then 1e-45 is still there
         (labels,) = random_labels(UNITS, torch.float32)
-    taken, whole = Fingerprints(plain, UNITS), Matching(plain, UNITS)
+    taken, whole = Fingerprints(plain, UNITS, Factors()), Matching(plain, UNITS)
     for each in (taken, whole):
         each.compare(scaled(plain, labels), labels)
     assert taken.found() is None or not math.isfinite(value)
@@ -76,15 +76,33 @@ def test_values_that_say_nothing_are_left_to_the_comparison(value):
 
 def test_other_readings_are_left_to_the_comparison():
     second = torch.randn(UNITS, UNITS)  # units along the second dimension
-    taken = Fingerprints(second, UNITS)
+    taken = Fingerprints(second, UNITS, Factors())
     for labels in random_labels(UNITS, torch.float32):
         taken.compare(second * labels, labels)
     assert taken.found() is None
-    assert Fingerprints(torch.randn(4, UNITS), UNITS).found() is None
-    assert Fingerprints(torch.randn(UNITS, 4, dtype=torch.complex64), UNITS).found() is None
+    assert Fingerprints(torch.randn(4, UNITS), UNITS, Factors()).found() is None
+    assert Fingerprints(torch.randn(UNITS, 4, dtype=torch.complex64), UNITS, Factors()).found() is None
 
 
 def test_units_without_gradients_are_no_evidence():
     plain = torch.zeros(UNITS, 3)
     plain[2] = 1.0
     assert not found(plain).evident
+
+
+def test_factors_stay_the_same_however_many_are_asked_for():
+    factors, device = Factors(), torch.device("cpu")
+    few = factors.first(3, device).clone()
+    assert torch.equal(factors.first(1000, device)[:3], few)
+    assert torch.equal(factors.first(3, device), few)
+    assert len(factors.first(1000, device).unique()) == 1000
+
+
+def test_a_fingerprint_is_not_changed_by_a_longer_one_that_comes_later():
+    factors, plain, longer = Factors(), gradients(torch.float32), gradients(torch.float32, rows=9)
+    taken, other = Fingerprints(plain, UNITS, factors), Fingerprints(longer, UNITS, factors)
+    for labels in random_labels(UNITS, torch.float32):
+        for each, whole in ((taken, plain), (other, longer)):
+            each.compare(scaled(whole, labels), labels)
+    assert taken.found() is not None
+    assert other.found() is not None

@@ -123,6 +123,24 @@ def _evident(split: Tensor) -> bool:
     return int(torch.cat(active).sum()) > 1
 
 
+class Factors:
+    """Random numbers of 64 bits, the same for all fingerprints: drawn as far as the longest of them has asked."""
+
+    def __init__(self) -> None:
+        self._generator = torch.Generator()
+        self._generator.seed()
+        self._drawn = torch.empty(0, dtype=torch.int64)
+
+    def first(self, count: int, device: torch.device) -> Tensor:
+        if len(self._drawn) < count:
+            missing = count - len(self._drawn)
+            more = torch.randint(-(2**63), 2**63 - 1, (missing,), generator=self._generator)
+            self._drawn = torch.cat([self._drawn, more.to(self._drawn.device)])
+        if self._drawn.device != device:
+            self._drawn = self._drawn.to(device)
+        return self._drawn[:count]
+
+
 class Fingerprints:
     """The same for the usual reading alone (rows unit by unit, first), without keeping the gradients.
 
@@ -131,15 +149,12 @@ class Fingerprints:
     None is found where anything differs, also for harmless reasons (underflow, values that are not finite).
     """
 
-    def __init__(self, plain: Tensor, units: int) -> None:
+    def __init__(self, plain: Tensor, units: int, factors: "Factors") -> None:
         self._rows, self._units = Rows(0), units
         self._agree = plain.is_floating_point() and self._rows.per_unit(plain.shape, units) is not None
         if self._agree:
-            generator = torch.Generator()
-            generator.seed()
             words = -(-plain.element_size() // 4)  # of up to 32 bits: a word that differs is not a multiple of 2^32
-            size = words * plain.numel() // units
-            self._factors = torch.randint(-(2**63), 2**63 - 1, (size,), generator=generator).to(plain.device)
+            self._factors, self._words = factors, words * plain.numel() // units
             self._folded = plain.shape[0] > units
             split = self._rows.split(plain, units)
             self._before = self._of(split, None)
@@ -151,7 +166,7 @@ class Fingerprints:
             self._agree = torch.equal(self._before, self._of(self._rows.split(scaled, self._units), labels))
 
     def _of(self, split: Tensor, labels: Tensor | None) -> Tensor:
-        blocks = _blocks(split, _WORDS)
+        blocks, factors = _blocks(split, _WORDS), self._factors.first(self._words, split.device)
         over = None if labels is None else (1 / labels).to(split).split([len(b) for b in blocks])
         found = []
         for i, block in enumerate(blocks):
@@ -159,7 +174,7 @@ class Fingerprints:
             rows = rows.clone(memory_format=torch.contiguous_format) if over is None else rows * over[i][:, None]
             rows = rows.contiguous().add_(0.0)  # there is one zero, not two
             bits = rows.view(torch.int16 if rows.element_size() == 2 else torch.int32).to(torch.int64)
-            found.append(bits.mul_(self._factors).sum(1))
+            found.append(bits.mul_(factors).sum(1))
         return torch.cat(found)
 
     def found(self) -> Match | None:

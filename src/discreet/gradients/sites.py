@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from discreet.errors import PrivacyError
 from discreet.gradients.graph import Edge, Graph, Node, is_leaf
-from discreet.gradients.rows import Fingerprints, Match, Matching, Rows, random_labels, random_signs
+from discreet.gradients.rows import Factors, Fingerprints, Match, Matching, Rows, random_labels, random_signs
 
 # ops that only rearrange a parameter: its value is the same for every unit above them, and so is its norm
 REARRANGEMENTS = {
@@ -248,7 +248,7 @@ def _looked_at(
 
     Most have them where they usually are, which fingerprints tell; the gradients of the others are kept and compared.
     """
-    found = _matches(graph, losses, units, candidates, labels, Fingerprints)
+    found = _matches(graph, losses, units, candidates, labels, partial(Fingerprints, factors=Factors()))
     others = [n for n, matches in found.items() if any(m is None for m in matches.values())]
     for some in _in_turns(graph, others):
         found |= _matches(graph, losses, units, some, labels, partial(Matching, slack=slack))
