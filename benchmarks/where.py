@@ -8,10 +8,12 @@ bound and its checks; the weighted sums; noise; what is left (drawing, the ledge
 time, medians. The machine, versions and command are printed with it.
 
 The third line is a step in which the isolation of examples is probed, as it is in one of 128. The fourth is a floor for
-any private step that works like this one: SGD's own time, the noise, and, for layers that meet an example more than
-once, three passes over examples x parameters values (written, measured, added), each timed alone on this machine. What
-it lacks is whatever a product for each example costs more than one for all of them, and calls. The allocator's settings
-are those of the other benchmarks. --update writes the table into docs/speed.md.
+any private step that takes gradients apart with the native calls there are: SGD's own time, the noise, and, for each
+layer that meets an example more than once, the least of what its kernels cost, timed alone on this machine: gradients
+made one by one, measured and added up in place of one product for all examples; or norms from Gram matrices beside it.
+What it lacks is calls and checks, weights that are made of parameters, and what the caches do not hold when layers
+follow each other. The allocator's settings are those of the other benchmarks. --update writes the table into
+docs/speed.md.
 """
 
 import argparse
@@ -30,12 +32,15 @@ from models import SETTINGS, Setting
 from race import pages, tables
 from race.competitors import plan, prepare
 from race.machine import ALLOCATORS, about, environment, sentence
+from torch import Tensor
 from torch.nn import functional as F
 
 import discreet
 from discreet import aggregate, private, sums
 from discreet.gradients import engine
-from discreet.gradients.uses import squared_norms
+from discreet.gradients.convolution import Convolution
+from discreet.gradients.preparation import Prepared
+from discreet.gradients.uses import OuterProducts
 from discreet.noise.source import Root
 
 PARTS = ("forward", "backward", "gradients", "bound", "sums", "noise", "rest", "optimizer")
@@ -79,6 +84,7 @@ INSIDE = (
     (private.Private, "backward", "rest"),
     (engine.Pass, "backward", "backward"),
     (engine.Pass, "_visit", "gradients"),
+    (engine.UnitGradients, "_measure", "gradients"),
     (aggregate.Aggregate, "add", "bound"),
     (sums.FloatSums, "add_weighted", "sums"),
     (sums.FloatSums, "release", "noise"),
@@ -96,19 +102,27 @@ def ordinary(setting: Setting, clock: Clock) -> Callable[[], None]:
     return step
 
 
-def guarded(setting: Setting, clock: Clock, memory: float) -> tuple[Callable[[], None], "discreet.private.Private"]:
+Losses = Callable[[], Tensor]
+
+
+def guarded(
+    setting: Setting, clock: Clock, memory: float
+) -> tuple[Callable[[], None], "discreet.private.Private", Losses]:
     model, x, y, optimizer = prepare(setting, "discreet")
     handle = discreet.attach(model, plan(setting.batch), memory=memory)
     handle.collate(torch.utils.data.TensorDataset(x, y))
     draws = iter(handle.batch_sampler())
 
+    def forward() -> Tensor:
+        return F.cross_entropy(model(x), y, reduction="none")
+
     def step() -> None:
         clock.timed("rest", lambda: next(draws))()
-        losses = clock.timed("forward", lambda: F.cross_entropy(model(x), y, reduction="none"))()
+        losses = clock.timed("forward", forward)()
         handle.backward(losses)
         clock.timed("optimizer", lambda: (optimizer.step(), optimizer.zero_grad()))()
 
-    return step, handle
+    return step, handle, forward
 
 
 @contextmanager
@@ -124,21 +138,36 @@ def probing() -> Iterator[None]:
 
 def milliseconds(function: Callable[[], Any]) -> float:
     found = []
-    for _ in range(9):
+    for _ in range(5):
         since = time.process_time()
         function()
         found.append(time.process_time() - since)
     return 1e3 * statistics.median(found)
 
 
-def floor(setting: Setting, handle: "discreet.private.Private") -> tuple[float, float]:
-    """Milliseconds of the noise, and of three passes over the gradients that can be kept."""
-    parameters = handle._engine.parameters
-    source, room = Root().stream("floor", 0), torch.empty(sum(p.numel() for p in parameters.values()))
-    rows, out, weights = torch.rand(16, 1 << 20), torch.zeros(1 << 20), torch.rand(16)
-    passes = milliseconds(lambda: (rows.fill_(1.0), squared_norms(rows), out.addmv_(rows.t(), weights)))
-    values = setting.batch * sum(parameters[name].numel() for name in handle.kernels)
-    return milliseconds(lambda: source.fill_normal(room, 1.0)), passes * values / rows.numel()
+@torch.no_grad()
+def floor(handle: "discreet.private.Private", losses: Tensor) -> tuple[float, float]:
+    """Milliseconds of the noise, and of what one gradient an example costs more than one for all."""
+    uses = handle._engine.gradients(losses, len(losses), measure=False).uses
+    source, room = Root().stream("floor", 0), torch.empty(sum(p.numel() for p in handle._engine.parameters.values()))
+    return milliseconds(lambda: source.fill_normal(room, 1.0)), sum(extra(uses[name]) for name in handle.kernels)
+
+
+def extra(use: Any) -> float:
+    """The same for one parameter, by the best of its kernels."""
+    use = use.use if isinstance(use, Prepared) else use
+    if not isinstance(use, (OuterProducts, Convolution)):
+        return 0.0
+    weights, out = torch.ones(use.units), torch.zeros(use.shape)
+    together = milliseconds(lambda: use.add_weighted(weights, out))
+    few = torch.rand(16, 1 << 20)
+    added = milliseconds(lambda: torch.mv(few.t(), weights.new_ones(16))) * use.units * out.numel() / few.numel()
+    found = []
+    for way in {kernel.partition("+")[0] for kernel in use.kernels()}:
+        use.kernel = way
+        measured = milliseconds(use.norms)
+        found.append(measured if way == "gram" else measured + added - together)
+    return min(found)
 
 
 def measure(step: Callable[[], None], clock: Clock, steps: int) -> dict[str, float]:
@@ -184,19 +213,19 @@ def main() -> None:
 
 def rows_of(setting: Setting, clock: Clock, steps: int, memory: float) -> list[list[str]]:
     """The lines of a model: SGD, ours, ours in a step that is probed, and the floor."""
-    private_step, handle = guarded(setting, clock, memory)
+    private_step, handle, forward = guarded(setting, clock, memory)
     many = 50 * steps if setting.title == SETTINGS[0].title else steps
     found = {"SGD": measure(ordinary(setting, clock), clock, many), "discreet": measure(private_step, clock, many)}
     with probing():
         found["probed"] = measure(private_step, clock, steps)
-    noise, passes = floor(setting, handle)
+    noise, more = floor(handle, forward())
     base = sum(found["SGD"].values())
 
     def line(kind: str, parts: dict[str, float], total: float) -> list[str]:
         cells = [f"{parts[part]:.2f}" if part in parts else "" for part in PARTS]
         return [setting.title, kind, *cells, f"{total:.2f}", f"{total / base:.2f}"]
 
-    least = line("floor", {"sums": passes, "noise": noise}, base + noise + passes)
+    least = line("floor", {"gradients": more, "noise": noise}, base + noise + more)
     return [*(line(kind, parts, sum(parts.values())) for kind, parts in found.items()), least]
 
 

@@ -53,6 +53,21 @@ def sgd_on(model: nn.Module, x: Tensor, y: Tensor, optimizer: torch.optim.Optimi
     return step
 
 
+def sgd_twice(setting: Setting) -> Step:
+    """Two passes over each graph: the memory that a look at a batch takes before its gradients are made."""
+    model, x, y, optimizer = prepare(setting)
+    parameters = list(model.parameters())
+
+    def step() -> None:
+        loss = F.cross_entropy(model(x), y)
+        torch.autograd.grad(loss, parameters, retain_graph=True)
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
 def private(setting: Setting, **options: Any) -> Step:
     """Draws, counts and adds noise as always; the batch is the one that all have, as every example is drawn."""
     model, x, y, optimizer = prepare(setting, "discreet")
@@ -225,6 +240,7 @@ def needed(library: str) -> Any:
 
 COMPETITORS: dict[str, Callable[[Setting, str | None], Step]] = {
     "SGD": lambda setting, _: sgd(setting),
+    "SGD twice": lambda setting, _: sgd_twice(setting),
     "discreet": lambda setting, _: private(setting),
     "discreet keep": lambda setting, _: private(setting, memory=math.inf),
     "discreet fixed": lambda setting, _: private_fixed(setting),

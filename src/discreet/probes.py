@@ -25,7 +25,7 @@ from discreet.gradients.uses import sum_dtype
 
 _UNITS = 4  # units whose contributions are made one by one
 _MOST_CALLS = 8  # of the model in one batch that are replayed
-_REPLAY_BYTES = 1 << 25  # of a batch's inputs; of a larger one only some rows are replayed
+_REPLAY_BYTES = 1 << 22  # of a batch's inputs; of a larger one only some rows are replayed
 _FEWEST_ROWS = 16
 _SHARED_BYTES = 1 << 20  # frozen parameters of this size are not copied
 
