@@ -22,6 +22,11 @@ from race.competitors import COMPETITORS, note_of
 from race.track import Job, Rules, race
 from rich.console import Console
 
+# what a step should cost at most, times that of SGD
+GOALS = {
+    "MLP 784-32-10": 1.6, "MLP 784-1000-10": 1.1, "MNIST CNN": 1.0, "small AlexNet": 1.1, "WRN-16-4": 1.1,
+    "transformer 4x256, 128 tokens": 1.1, "LSTM 128, 64 tokens": 1.5, "logistic 20,000": 1.05,
+}  # fmt: skip
 SHORT = ("SGD", "discreet", "discreet keep", "Opacus hooks", "Opacus ghost", "vmap", "jax-privacy")
 
 
@@ -68,6 +73,45 @@ def overview(*several: dict[str, Any]) -> str:
     return "\n\n".join([tables.overview(rows, threads, "cpu"), *machines])
 
 
+def goals(*several: dict[str, Any]) -> str:
+    """What was aimed for and what was reached: CPU time on one thread, time on the clock on two, memory, and others.
+
+    A model's cells are of the first run that has them.
+    """
+    found: dict[tuple[str, int], dict[str, tables.Row]] = {}
+    for run in several:
+        for key, group in tables.grouped(run["results"]).items():
+            found.setdefault(key, group)
+    return tables.markdown(GOALS_HEAD, [goal_line(found, s.title, GOALS[s.name]) for s in SETTINGS])
+
+
+GOALS_HEAD = [
+    "model, batch", "goal", "one thread", "keep", "two threads", "keep", "memory", "of SGD twice", "fastest library",
+    "it takes", "vmap takes",
+]  # fmt: skip
+
+
+def goal_line(found: dict[tuple[str, int], dict[str, tables.Row]], title: str, goal: float) -> list[str]:
+    one, two = found.get((title, 1), {}), found.get((title, 2), {})
+
+    def over(group: dict[str, tables.Row], name: str, base: str, clock: str) -> float | None:
+        return tables.ratio(group[name], group.get(base), clock) if name in group else None
+
+    def peak(base: str) -> str:
+        ran = all(one.get(name, {}).get("status") == "ran" for name in ("discreet", base))
+        return f"{one['discreet']['peak'] / max(one[base]['peak'], 1):.2f}" if ran else ""
+
+    others = {n: t for n in one if n.startswith(LIBRARIES) and (t := over(one, n, "discreet", "cpu")) is not None}
+    best = min(others, key=others.__getitem__, default="")
+    cells = [over(one, name, "SGD", "cpu") for name in ("discreet", "discreet keep")]
+    cells += [over(two, name, "SGD", "wall") for name in ("discreet", "discreet keep")]
+    ratios = [tables.times(others.get(best)), tables.times(over(one, "vmap", "discreet", "cpu"))]
+    return [title, f"{goal:g}", *map(tables.times, cells), peak("SGD"), peak("SGD twice"), best, *ratios]
+
+
+LIBRARIES = ("Opacus", "fastDP", "jax-privacy")
+
+
 def options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
@@ -101,6 +145,7 @@ def main(arguments: list[str] | None = None) -> None:
         print(as_markdown(*several))
     if chosen.update:
         pages.fill("docs/speed.md", "steps", as_markdown(*several))
+        pages.fill("docs/speed.md", "goals", goals(*several))
         pages.fill("README.md", "overview", overview(*several))
 
 

@@ -179,10 +179,42 @@ def test_the_overview_has_each_model_of_the_first_run_that_has_it():
     assert ["`first`" in shown, "`second`" in shown, "`third`" in shown] == [True, True, False]
 
 
+def test_goals_are_shown_beside_what_was_reached():
+    import speed
+
+    def row(competitor, threads, cpu, peak, status="ran"):
+        times = {"wall": [2 * cpu], "cpu": [cpu]}
+        return {
+            "model": "WRN-16-4, 64",
+            "threads": threads,
+            "competitor": competitor,
+            "status": status,
+            "peak": peak,
+            **times,
+        }
+
+    one = [row("SGD", 1, 1.0, 100), row("SGD twice", 1, 2.0, 200), row("discreet", 1, 1.2, 150)]
+    one += [
+        row("Opacus ew", 1, 1.8, 0),
+        row("fastDP", 1, 2.4, 0),
+        row("vmap", 1, 1.5, 0),
+        row("jax-privacy", 1, 0.1, 0, "too slow"),
+    ]
+    two = [row("SGD", 2, 1.0, 100), row("discreet", 2, 1.3, 150), row("discreet keep", 2, 1.25, 150)]
+    later = [row("SGD", 1, 1.0, 100), row("discreet", 1, 9.0, 900)]
+    shown = speed.goals({"results": one}, {"results": two}, {"results": later})
+    line = next(line for line in shown.splitlines() if "WRN" in line)
+    cells = [cell.strip() for cell in line.split("|")[2:-1]]
+    assert cells == ["1.1", "1.20", "", "1.30", "1.25", "1.50", "0.75", "Opacus ew", "1.50", "1.25"]
+
+
+SPEED_PLACES = ("steps", "goals", "epoch", "lora", "scale", "where")
+
+
 def test_the_places_for_tables_are_filled_and_can_be_filled_again(tmp_path):
     from race import pages
 
-    places = [("README.md", "overview"), *(("docs/speed.md", name) for name in ("steps", "epoch", "lora", "scale"))]
+    places = [("README.md", "overview"), *(("docs/speed.md", name) for name in SPEED_PLACES)]
     for page, name in places:
         copy = tmp_path / page
         copy.parent.mkdir(exist_ok=True)

@@ -157,7 +157,7 @@ def _changed(batch: Any, rows: int, dimensions: list[int | None]) -> _Changed:
     for tensor, dimension in zip(leaves, dimensions, strict=True):
         if dimension is not None:
             view = tensor.detach().movedim(dimension, 0)
-            blocks = view.split(max(1, (rows << 20) // max(1, view.numel())))
+            blocks = view.split(max(1, (rows << 17) // max(1, view.numel())))
             sizes += torch.cat([_sizes(block) for block in blocks]).cpu()
     row, other = int(sizes.argmax()), int(sizes.argmin())
     if row == other:
