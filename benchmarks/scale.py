@@ -1,7 +1,7 @@
 """What a step of discreet costs as batch, model and depth grow, and the largest that fits on this machine.
 
     python benchmarks/scale.py [--threads 1] [--rounds 5] [--memory-cap GIB] [--json FILE] [--figure FILE] [--quick]
-    python benchmarks/scale.py --from FILE [--markdown] [--update] [--figure FILE]
+    python benchmarks/scale.py --from FILE ... [--markdown] [--update] [--figure FILE]
 
 Each point is a process of its own, beside one of non-private SGD, in turns. Straight lines are fitted by least squares
 to the medians; a line is a fixed cost and a cost for each example, parameter or layer.
@@ -180,18 +180,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--figure", type=Path, help="for example docs/figures/scale.png")
     parser.add_argument("--quick", action="store_true", help="few and small sizes, to see that it works")
     parser.add_argument("--skip", nargs="+", choices=["curves", "chunks", "large"], default=[])
-    parser.add_argument("--from", dest="source", type=Path, help="print what was measured before")
+    parser.add_argument("--from", dest="source", type=Path, nargs="+", help="print what was measured before")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--update", action="store_true", help="write the tables into docs/speed.md")
     chosen = parser.parse_args(arguments)
     words = sys.argv[1:] if arguments is None else arguments
-    found = run(chosen, words) if chosen.source is None else json.loads(chosen.source.read_text())
-    print(shown(found, tables.markdown if chosen.markdown else tables.plain))
+    several = [json.loads(file.read_text()) for file in chosen.source or []] or [run(chosen, words)]
+    for found in several:
+        print(shown(found, tables.markdown if chosen.markdown else tables.plain))
     if chosen.figure:
-        figure(found, chosen.figure)
+        figure(several[0], chosen.figure)
     if chosen.update:
-        picture = f"![Time and memory against size](figures/{chosen.figure.name})\n\n" if chosen.figure else ""
-        pages.fill("docs/speed.md", "scale", picture + shown(found, tables.markdown))
+        picture = [f"![Time and memory against size](figures/{chosen.figure.name})"] if chosen.figure else []
+        pages.fill("docs/speed.md", "scale", "\n\n".join([*picture, *(shown(f, tables.markdown) for f in several)]))
 
 
 def run(chosen: argparse.Namespace, words: list[str]) -> dict[str, Any]:

@@ -179,9 +179,9 @@ def test_where_units_cannot_take_turns_none_is_planned(settings):
 
 @pytest.fixture
 def small_cache(monkeypatch):
-    """A cache that holds nobody's rows, parts of three of them, and a sum that stays in it."""
+    """A cache that holds nobody's rows, turns of three of them, and a sum that stays in it."""
     monkeypatch.setattr(uses, "CACHE_BYTES", 0)
-    monkeypatch.setattr(uses, "PART_BYTES", 3 * 4 * (300 + 3))
+    monkeypatch.setattr(uses, "ROWS_BYTES", 3 * 4 * (300 + 3))
 
     def streams(use):
         return use._known[0 if use.left.shape[1] > use.right.shape[1] else 1] is None

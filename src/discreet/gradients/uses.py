@@ -23,6 +23,7 @@ from torch import Tensor
 
 PART_BYTES = 1 << 21  # gradients are made in parts of about this size: in the cache, and where activations were freed
 TURN_BYTES = 1 << 26  # of the gradients of units that have their turn together: few, and few turns
+ROWS_BYTES = 1 << 23  # of rows that have their turn together: the last cache holds them, and turns are few
 CACHE_BYTES = 1 << 25  # what is larger comes from memory each time that it is read
 SMALL_BYTES = 1 << 16  # a unit's gradient that is no larger is kept, whatever the plan
 
@@ -292,10 +293,10 @@ class OuterProduct(InTurns):
 
     @property
     def turn(self) -> int:
-        """So much of TURN_BYTES that rows of PART_BYTES are together: they are read twice, and stay in the cache."""
+        """So much of TURN_BYTES that rows of ROWS_BYTES are together: they are read twice, and stay in the cache."""
         waits = self.kernel == ROWS + TURNS and self._streams
         row = (self.left.shape[1] + self.right.shape[1]) * self.left.element_size()
-        return row * TURN_BYTES // PART_BYTES if waits else 0
+        return row * TURN_BYTES // ROWS_BYTES if waits else 0
 
     def narrow(self, start: int, stop: int) -> Use:
         one, other = (None if known is None else known[start:stop] for known in self._known)
