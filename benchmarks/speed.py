@@ -27,7 +27,10 @@ GOALS = {
     "MLP 784-32-10": 1.6, "MLP 784-1000-10": 1.1, "MNIST CNN": 1.0, "small AlexNet": 1.1, "WRN-16-4": 1.1,
     "transformer 4x256, 128 tokens": 1.1, "LSTM 128, 64 tokens": 1.5, "logistic 20,000": 1.05,
 }  # fmt: skip
-SHORT = ("SGD", "discreet", "discreet keep", "Opacus hooks", "Opacus ghost", "vmap", "jax-privacy")
+SHORT = (
+    "SGD", "discreet", "discreet keep", "Opacus hooks", "Opacus ghost", "Opacus ew", "vmap", "jax-privacy",
+    "fastDP origin",
+)  # fmt: skip
 
 
 def job(competitor: str, title: str, fastdp: str | None = None) -> Job:

@@ -1,11 +1,11 @@
-"""Where the time of a private step goes, beside a non-private one, on one thread.
+"""Where the time of a private step goes, beside a non-private one.
 
-    python benchmarks/where.py [--only MODEL] [--steps N] [--keep] [--markdown] [--update]
+    python benchmarks/where.py [--only MODEL] [--threads N] [--steps N] [--keep] [--markdown] [--update]
 
 The parts of a step are timed from inside, each without what it calls of the others: the forward pass and the loss; the
 backward pass of ordinary ops (for SGD: with the weights' gradients); gradients made and measured, as the pass goes; the
-bound and its checks; the weighted sums; noise; what is left (drawing, the ledger, the graph's walk); the optimizer. CPU
-time, medians. The machine, versions and command are printed with it.
+bound and its checks; the weighted sums; noise; what is left (drawing, the ledger, the graph's walk); the optimizer.
+Medians of CPU time, or, on several threads, of time on the clock. Machine, versions and command are printed with it.
 
 The third line is a step in which the isolation of examples is probed, as it is in one of 128. The fourth is a floor for
 any private step that takes gradients apart with the native calls there are: SGD's own time, the noise, and, for each
@@ -46,19 +46,23 @@ from discreet.noise.source import Root
 PARTS = ("forward", "backward", "gradients", "bound", "sums", "noise", "rest", "optimizer")
 
 
+def now() -> float:
+    """Seconds of CPU time; on several threads, of the clock."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
 class Clock:
     """CPU time of parts that call each other, each without the others' share."""
 
     def __init__(self) -> None:
         self.spent = dict.fromkeys(PARTS, 0.0)
         self._open: list[str] = []
-        self._since = time.process_time()
+        self._since = now()
 
     def _charge(self) -> None:
-        now = time.process_time()
+        since, self._since = self._since, now()
         if self._open:
-            self.spent[self._open[-1]] += now - self._since
-        self._since = now
+            self.spent[self._open[-1]] += self._since - since
 
     def begin(self, part: str) -> None:
         self._charge()
@@ -139,9 +143,9 @@ def probing() -> Iterator[None]:
 def milliseconds(function: Callable[[], Any]) -> float:
     found = []
     for _ in range(5):
-        since = time.process_time()
+        since = now()
         function()
-        found.append(time.process_time() - since)
+        found.append(now() - since)
     return 1e3 * statistics.median(found)
 
 
@@ -186,14 +190,15 @@ def measure(step: Callable[[], None], clock: Clock, steps: int) -> dict[str, flo
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="a part of a model's name")
+    parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--steps", type=int, default=9)
     parser.add_argument("--keep", action="store_true", help="keep gradients wherever that saves time (memory=math.inf)")
     parser.add_argument("--markdown", action="store_true")
     parser.add_argument("--update", action="store_true", help="write the table into docs/speed.md")
     options = parser.parse_args()
     if any(os.environ.get(name) != value for name, value in ALLOCATORS["tuned"].items()):  # read when a process starts
-        os.execve(sys.executable, [sys.executable, *sys.argv], environment(1, "tuned"))
-    torch.set_num_threads(1)
+        os.execve(sys.executable, [sys.executable, *sys.argv], environment(options.threads, "tuned"))
+    torch.set_num_threads(options.threads)
     machine = sentence(about("where", sys.argv[1:]))
     print(machine, end="\n\n")
     clock = Clock()
@@ -208,7 +213,11 @@ def main() -> None:
     if options.markdown:
         print(tables.markdown(head, rows))
     if options.update:
-        pages.fill("docs/speed.md", "where", f"{tables.markdown(head, rows)}\n\n{machine}")
+        pages.fill(
+            "docs/speed.md",
+            "where" if options.threads == 1 else "shared",
+            f"{tables.markdown(head, rows)}\n\n{machine}",
+        )
 
 
 def rows_of(setting: Setting, clock: Clock, steps: int, memory: float) -> list[list[str]]:

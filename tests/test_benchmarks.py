@@ -208,7 +208,7 @@ def test_goals_are_shown_beside_what_was_reached():
     assert cells == ["1.1", "1.20", "", "1.30", "1.25", "1.50", "0.75", "Opacus ew", "1.50", "1.25"]
 
 
-SPEED_PLACES = ("steps", "goals", "epoch", "lora", "scale", "where")
+SPEED_PLACES = ("steps", "goals", "epoch", "lora", "scale", "where", "shared")
 
 
 def test_the_places_for_tables_are_filled_and_can_be_filled_again(tmp_path):
