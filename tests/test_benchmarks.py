@@ -235,3 +235,23 @@ def test_epochs_and_loaders_of_the_library_give_rows(kind, monkeypatch):
     monkeypatch.setattr(epochs, "images", lambda: (rows, "made up"))
     step = epochs.step_of(kind, "discreet")
     assert 0 < sum(step() for _ in range(3)) < 3 * 600
+
+
+def test_the_parts_of_a_step_add_up_and_a_floor_has_no_calls(monkeypatch):
+    import where
+    from models import Setting
+
+    def build():
+        return torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.Tanh(), torch.nn.Flatten(), torch.nn.Linear(32, 10))
+
+    setting = Setting("several rows an example", build, lambda n: torch.randn(n, 4, 6), 16)
+    clock = where.Clock()
+    for owner, name, part in where.INSIDE:
+        monkeypatch.setattr(owner, name, clock.timed(part, getattr(owner, name)))
+    rows = {row[1]: row for row in where.rows_of(setting, clock, 3, 1.3)}
+    assert list(rows) == ["SGD", "discreet", "probed", "floor"]
+    cells = dict(zip(where.PARTS, rows["discreet"][2:-2], strict=True))
+    assert all(float(cells[part]) > 0 for part in ("forward", "backward", "gradients", "noise", "rest"))
+    assert float(rows["discreet"][-2]) == pytest.approx(sum(map(float, cells.values())), abs=0.05)
+    assert rows["SGD"][-1] == "1.00"
+    assert dict(zip(where.PARTS, rows["floor"][2:-2], strict=True))["bound"] == ""
