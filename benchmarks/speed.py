@@ -65,26 +65,27 @@ def _tables(found: dict[str, Any]) -> str:
 def overview(*several: dict[str, Any]) -> str:
     """The short table of README: CPU time, the first number of threads, and those that one would choose between.
 
-    A model's line is of the first run that has it.
+    A model's line is of the last run that has it.
     """
-    threads, rows, machines = several[0]["results"][0]["threads"], [], []
+    threads = several[0]["results"][0]["threads"]
+    lines: dict[str, tuple[str, list[tables.Row]]] = {}
     for found in several:
-        seen = {row["model"] for row in rows}
-        new = [row for row in found["results"] if row["threads"] == threads and row["model"] not in seen]
-        rows += [row for row in new if row["competitor"] in SHORT]
-        machines += [machine.sentence(found["about"])] if new else []
-    return "\n\n".join([tables.overview(rows, threads, "cpu"), *machines])
+        for (model, count), group in tables.grouped(found["results"]).items():
+            if count == threads:
+                shown = [row for name, row in group.items() if name in SHORT]
+                lines[model] = machine.sentence(found["about"]), shown
+    rows = [row for _, group in lines.values() for row in group]
+    return "\n\n".join([tables.overview(rows, threads, "cpu"), *dict.fromkeys(about for about, _ in lines.values())])
 
 
 def goals(*several: dict[str, Any]) -> str:
     """What was aimed for and what was reached: CPU time on one thread, time on the clock on two, memory, and others.
 
-    A model's cells are of the first run that has them.
+    A model's cells are of the last run that has them.
     """
     found: dict[tuple[str, int], dict[str, tables.Row]] = {}
     for run in several:
-        for key, group in tables.grouped(run["results"]).items():
-            found.setdefault(key, group)
+        found |= tables.grouped(run["results"])
     return tables.markdown(GOALS_HEAD, [goal_line(found, s.title, GOALS[s.name]) for s in SETTINGS])
 
 
