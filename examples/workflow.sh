@@ -19,5 +19,5 @@ noise="$(python3 -c 'import json, sys; print(json.load(open(sys.argv[1]))["noise
 echo "the smallest noise that passes: $noise"
 
 # 4. Train on the private data with that noise and adaptive clipping, the paper's rule with its defaults.
-discreet train --data mnist "${run[@]}" "${scaled[@]}" --method adaptive_clipping --set method.settings.rule=mean \
+discreet train --data mnist "${run[@]}" "${scaled[@]}" --method adaptive_clipping --set method.settings.rule=mean --set method.settings.alpha=1.0 \
     --noise "$noise" --out "$out/4-private"

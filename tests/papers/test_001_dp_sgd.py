@@ -66,16 +66,6 @@ def test_the_baseline_trains_on_directions_without_noise(small, tmp_path):
     assert found["epsilon"] is None
 
 
-@pytest.mark.parametrize(
-    ("accuracy", "words"),
-    [(0.9, "reproduces"), (0.95, "ours is 5.0 points higher"), (0.8, "10.0 points lower after 40 of 67 epochs")],
-)
-def test_an_accuracy_that_is_missed_with_fewer_epochs_says_so(accuracy, words):
-    verdict = dp_sgd._reached(0.9, 67, {"level": "large"})
-    assert verdict(results(({"level": "large", "epochs": 40}, {"accuracy": accuracy}))) == words
-    assert verdict(Results()) == "not run"
-
-
 def test_directions_are_asked_for_once(small, tmp_path):
     train, _ = dp_sgd.pairs("mnist")
     first, again = (dp_sgd.directions(train, 4.0, Place(tmp_path)) for _ in range(2))
@@ -141,15 +131,6 @@ def budgets(mnist, fashion, best=(0.25, 1.0)):
                 measured = {"accuracy": accuracy, "validation": 0.5 + (rate == winner) / 10, "noise": 4 / epsilon}
                 rows.append((case, measured))
     return results(*rows)
-
-
-def test_verdicts_on_two_data_sets():
-    as_told, not_so = budgets((0.9, 0.95), (0.7, 0.8)), budgets((0.8, 0.7), (0.9, 0.8), best=(1.0, 1.0))
-    for verdict in (dp_sgd._fashion_is_lower, dp_sgd._alike, dp_sgd._rates_fall):
-        assert verdict(as_told).startswith("reproduces: ")
-        assert verdict(not_so).startswith("does not" if verdict is not dp_sgd._rates_fall else "not among 0.25, 1: ")
-        assert verdict(as_told.where(data="mnist", epsilon=8.0)) == "not run"
-    assert dp_sgd._fashion_is_lower(as_told) == "reproduces: 15.0 to 20.0 points lower"
 
 
 def test_the_chosen_rate_is_best_on_held_out_examples_not_on_the_test_set():

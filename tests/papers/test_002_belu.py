@@ -1,9 +1,11 @@
 """Paper 002's experiments: cases, what they cost, one of each form end to end, and verdicts on made-up results."""
 
+import math
+
 import pytest
 import torch
 
-from discreet.papers import belu, paper
+from discreet.papers import belu, belu_readings, paper
 from discreet.papers.experiment import Place, Result, Results
 
 FORMS = (
@@ -71,30 +73,6 @@ def test_each_form_trains(case, tmp_path):
     assert found["average"] == pytest.approx((found["curve"][0][1] + found["curve"][1][1]) / 2)
 
 
-def test_verdicts_on_the_figures():
-    as_told = scores([(2, 0.8), (6, 0.7), (21, 0.4)], [(1, 0.85, 0.05), (5, 0.9, 0.03), (20, 0.8, 0.01)])
-    not_so = scores([(2, 0.9), (6, 0.9), (21, 0.9)], [(1, 0.85, 0.01), (5, 0.8, 0.02), (20, 0.7, 0.05)])
-    for verdict in (belu._belu_is_best, belu._peak, belu._gap_closes, belu._beats_clipping):
-        assert verdict(as_told).startswith("reproduces: ")
-        assert verdict(not_so).startswith("does not: ")
-        assert verdict(as_told.where(form="ordinary")) == "not run"
-    assert belu._budget(as_told).startswith("holds where gradients are clipped (0.5")
-    assert "9,000" in belu._budget(as_told)
-    assert belu._table_found(as_told).startswith("At one proven ε of 0.5")
-
-
-def test_a_gap_that_is_not_the_same_in_all_seeds_is_no_finding():
-    def seen(seed, beta, gap):
-        case = {"form": "paper", "activation": "belu", "beta": beta}
-        return Result(case, seed, {"average": 0.8, "accuracy": 0.8 + gap}, 1.0)
-
-    first = [seen(seed, 1, 0.006 + 0.0001 * seed) for seed in range(3)]
-    scattered = Results([*first, *(seen(seed, 20, gap) for seed, gap in enumerate((-0.03, 0.02, 0.001)))])
-    assert belu._gap_closes(scattered).startswith("within the seeds' spread: 0.6 points at β = 1, -0.3 at 20, ± 1.5")
-    steady = Results([*first, *(seen(seed, 20, 0.0001 * seed) for seed in range(3))])
-    assert belu._gap_closes(steady).startswith("reproduces: ")
-
-
 @pytest.mark.parametrize("experiment", paper("002").experiments, ids=lambda e: e.name)
 def test_charts_are_drawn_of_what_there_is(experiment):
     measured = {"accuracy": 0.9, "average": 0.8, "epsilon": 1.0, "curve": [[1.0, 0.7], [2.0, 0.9]]}
@@ -113,3 +91,52 @@ def test_the_rate_of_the_table_is_said_beside_the_best():
     words = belu._rates_found(results(*rows))
     assert "tanh, as published: 0.3; ReLU, clipped to 2: 0.1; on average over forms 0.1." in words
     assert words.endswith(f"Table 1 is run with {belu.RATE:g}.")
+
+
+# --- readings of B ---------------------------------------------------------------------------------------------------
+
+
+def read(**fields):
+    row = {"activation": "belu", "private": True, "beta": 3, "reading": "sum", "loss": "cross-entropy"}
+    return row | {"input": "padded", "rate": 0.1, "epochs": 1} | fields
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "equation 6"])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "belu"])
+def test_gradients_written_out_are_those_of_autograd(loss, activation):
+    made = belu_readings.network(read(loss=loss, activation=activation), 12, seed=0)
+    x, y = 3 * torch.randn(5, 12), torch.arange(5)
+    leaves = [t.requires_grad_() for t in (*made.weights, *made.biases)]
+    out = made.outputs(x)[2]
+    wanted = torch.nn.functional.one_hot(y, 10).float()
+    each = (
+        0.5 * (made.activation(out) - wanted).square().sum(1)
+        if made.squared
+        else torch.nn.functional.cross_entropy(out, y, reduction="none")
+    )
+    for i, norms in enumerate(made.norms(x, y).detach()):
+        grads = torch.autograd.grad(each[i], leaves, retain_graph=True)
+        for layer in (0, 1):
+            exact = torch.cat([grads[layer].flatten(), grads[layer + 2]]).norm()
+            assert float(norms[layer]) == pytest.approx(float(exact), rel=1e-4, abs=1e-6)
+
+
+def test_the_readings_differ_in_their_noise():
+    made = belu_readings.network(read(), 12, seed=0)
+    noise = {r: belu_readings.deviations(read(reading=r), made) for r in belu_readings.READINGS}
+    assert noise["sum"] == (4.0, 4.0)
+    assert noise["line 7"] == (32.0, 32.0)
+    assert noise["mean"] == (256.0, 256.0)
+    assert noise["per layer"][1] == 4.0
+    same = belu_readings.deviations(read(reading="per layer", beta=20), made)
+    assert same[0] == noise["per layer"][0]  # beta is not in the first layer's bound
+    assert belu_readings.deviations(read(private=False), made) == (0.0, 0.0)
+
+
+def test_the_distance_from_the_paper_is_zero_for_its_own_numbers():
+    rows = [
+        Result(row | {"reading": "sum"}, 0, {"average": a, "accuracy": b}, 0.0)
+        for row, (a, b) in zip(belu_readings.ROWS, belu_readings.PRINTED, strict=True)
+    ]
+    assert belu_readings.distance(Results(rows)) == pytest.approx(0.0)
+    assert math.isnan(belu_readings.distance(Results(rows[1:])))

@@ -8,6 +8,7 @@ than the guarantee allows shows that the guarantee, or the code, is wrong.
     memorisation.py     random labels on noise: is what was trained on known better than chance?
     generalisation.py   a stand-in data set: is what was trained on known better than what was not?
     patterns.py         users: does one user's pattern show, and everybody's?
+    secrets.py          sequences: is a secret likelier than others it might have been?
     search.py           the smallest noise that passes
     running.py          all of them for a run's config, small or at full size
     showing.py          what was found, in tables, words and pictures
@@ -17,7 +18,17 @@ from discreet.checks.generalisation import generalisation
 from discreet.checks.memorisation import memorisation
 from discreet.checks.patterns import patterns
 from discreet.checks.search import smallest_noise
+from discreet.checks.secrets import SequenceSetting, secrets
 from discreet.checks.setting import Setting
 from discreet.checks.verdict import Verdict
 
-__all__ = ["Setting", "Verdict", "generalisation", "memorisation", "patterns", "smallest_noise"]
+__all__ = [
+    "SequenceSetting",
+    "Setting",
+    "Verdict",
+    "generalisation",
+    "memorisation",
+    "patterns",
+    "secrets",
+    "smallest_noise",
+]

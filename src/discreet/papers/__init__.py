@@ -4,7 +4,9 @@ experiment.py    what an experiment is: its cases, what is measured, and what th
 course.py        one training of a case, private or not
 running.py       all cases of an experiment, on every core, resumable
 showing.py       results as CSV, charts, and a page
+verdicts.py      four words, what they rest on, and the rule about sizes
 small.py         a small network, and settings chosen on held-out rows, for 000 and 004
+alexnet.py, alpha.py, distances.py, membership.py, belu_readings.py, *_verdicts.py    parts of the papers' files
 tanh_filter.py   000    dp_sgd.py    001    belu.py    002    three_tools.py    003    encoding.py    004
 """
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
+from discreet.papers.verdicts import QUEUED, Extent, Verdict, reached, settled
 from discreet.report.charts import Chart, Series
 
 Size = Literal["quick", "usual", "full"]
@@ -74,27 +75,33 @@ class Results(tuple[Result, ...]):
         return list(dict.fromkeys(r.case[name] for r in self if name in r.case))
 
     def line(self, name: str, x: str, y: str = "accuracy", **look: Any) -> Series:
-        """Means over seeds of `y`, against a field of the cases."""
-        points = ((float(value), self.where(**{x: value}).mean(y)) for value in self.settings(x))
-        return Series(name, tuple(sorted((a, b) for a, b in points if math.isfinite(b))), **look)
+        """Means over seeds of `y`, against a field of the cases, with the seeds' smallest and largest."""
+        groups = sorted((float(value), self.where(**{x: value})) for value in self.settings(x))
+        rows = [(at, some.mean(y), some.values(y)) for at, some in groups]
+        points = tuple((at, mean) for at, mean, _ in rows if math.isfinite(mean))
+        spread = tuple((at, min(found), max(found)) for at, _, found in rows if len(found) > 1)
+        return Series(name, points, spread=spread, **look)
 
     def course(self, name: str, x: int = 0, y: int = 1, **look: Any) -> Series:
-        """Means over seeds along the training: columns of `curve`, by default accuracy over epochs."""
+        """Means over seeds along the training, with the smallest and largest: columns of `curve`, by default accuracy
+        over epochs."""
         curves = [r.measured["curve"] for r in self if r.measured.get("curve")]
         length = min((len(c) for c in curves), default=0)
-        rows = [[c[i] for c in curves] for i in range(length)]
-        points = tuple(
-            (statistics.fmean(float(r[x]) for r in row), statistics.fmean(float(r[y]) for r in row)) for row in rows
-        )
-        return Series(name, points, **look)
+        rows = [
+            (statistics.fmean(float(c[i][x]) for c in curves), [float(c[i][y]) for c in curves]) for i in range(length)
+        ]
+        points = tuple((at, statistics.fmean(found)) for at, found in rows)
+        spread = tuple((at, min(found), max(found)) for at, found in rows if len(found) > 1)
+        return Series(name, points, spread=spread, **look)
 
 
 @dataclass(frozen=True)
 class Stated:
     """A result that the paper states, and the cases that are ours: in the paper's form, and in a sound one.
 
-    `theirs` is a figure of `measure`, or words. `published` and `sound` are fields of the cases. `verdict` says in
-    words what came out; without it, figures are compared: ours reproduces theirs within a point, or two deviations.
+    `theirs` is a figure of `measure`, or words. `published` and `sound` are fields of the cases. `verdict` says what
+    came out; without it, figures are compared. `size` is that of the paper's trainings, below which nothing is decided;
+    None where nothing is trained. `headline` is for the few that the paper is known for.
     """
 
     what: str
@@ -103,20 +110,20 @@ class Stated:
     published: Case | None = None
     sound: Case | None = None
     measure: str = "accuracy"
-    verdict: Callable[[Results], str] | None = None
+    verdict: Callable[[Results], Verdict] | None = None
+    size: Extent | None = None
+    headline: bool = False
 
-    def judged(self, results: Results) -> str:
-        """The verdict, of what was measured."""
+    def judged(self, results: Results) -> Verdict:
+        """The verdict, of what was measured, after the rule about sizes."""
+        if not results:
+            return QUEUED
         if self.verdict is not None:
-            return self.verdict(results) if results else "not run"
+            return settled(self.verdict(results), self.size)
         ours = results.where(**(self.published if self.published is not None else self.sound or {}))
-        mean, deviation = ours.mean(self.measure), ours.deviation(self.measure)
-        if not isinstance(self.theirs, float) or math.isnan(mean):
-            return "not run" if math.isnan(mean) else ""
-        off = mean - self.theirs
-        if abs(off) <= max(0.01, 2 * deviation if math.isfinite(deviation) else 0.0):
-            return "reproduces"
-        return f"ours is {abs(off) * 100:.1f} points {'higher' if off > 0 else 'lower'}"
+        if not isinstance(self.theirs, float):
+            return QUEUED
+        return settled(reached(ours, self.theirs, name=self.measure), self.size)
 
 
 @dataclass(frozen=True)
@@ -124,7 +131,8 @@ class Experiment:
     """A table or a figure: its cases at a size, how one is run, and how results are shown.
 
     `run` is a function of a module, so that other processes can be told of it. `charts` are drawn from whatever has
-    been measured so far. `found` says in a sentence or two what came out.
+    been measured so far. `found` says in a sentence or two what came out. `shown` takes, of all results, those whose
+    means stand beside the paper's figures: not the trainings by which rates were chosen.
     """
 
     name: str
@@ -135,6 +143,7 @@ class Experiment:
     charts: Callable[[Results], Sequence[Chart]] = lambda results: ()
     stated: tuple[Stated, ...] = ()
     found: Callable[[Results], str] = lambda results: ""
+    shown: Callable[[Results], Results] = lambda results: results
     seeds: Mapping[Size, int] = field(default_factory=lambda: {"quick": 1, "usual": 3, "full": 3})
     needs: tuple[str, ...] = ()  # data sets that must be there
 

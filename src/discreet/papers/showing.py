@@ -1,17 +1,28 @@
 """Results on disk: a CSV of all cases, each chart as SVG, CSV and PNG, and a page that sets the paper's beside ours."""
 
 import math
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+from discreet import storage
 from discreet.accounting.guarantee import round_up
 from discreet.papers.experiment import Case, Experiment, Paper, Results, Size, Stated
+from discreet.papers.verdicts import our_size
 from discreet.report.charts import Chart
 from discreet.report.files import csv_table, draw
 from discreet.report.html import Html, document, grid, heading, section, table, text
 
-HEAD = ("stated in the paper", "theirs", "ours, their form", "ours, sound", "ε claimed", "ε proven", "verdict")
+HEAD = (
+    "stated in the paper",
+    "theirs",
+    "ours, their form",
+    "ours, sound",
+    "ε claimed",
+    "ε proven",
+    "their size",
+    "our size",
+    "verdict",
+)
 
 
 def write(paper: Paper, measured: Sequence[tuple[Experiment, Results]], folder: Path, size: Size, command: str) -> Path:
@@ -27,16 +38,15 @@ def write(paper: Paper, measured: Sequence[tuple[Experiment, Results]], folder: 
         parts.append(_one(experiment, results, charts))
     page = folder / "report.html"
     footer = f"Every case and chart as CSV, SVG and PNG lies in the experiment's folder beside this page. {words}"
-    scratch = page.with_name(f".{page.name}.{secrets.token_hex(4)}")
-    scratch.write_text(document(f"Paper {paper.number} again", parts, footer), encoding="utf-8")
-    scratch.replace(page)  # whole or not at all
+    storage.replace(page, document(f"Paper {paper.number} again", parts, footer), durable=False)
     return page
 
 
 def cases_csv(results: Results) -> str:
     """A line a case and seed, with everything that was measured but the curves."""
     fields = list(dict.fromkeys(k for r in results for k in r.case))
-    values = list(dict.fromkeys(k for r in results for k, v in r.measured.items() if not isinstance(v, (list, dict))))
+    values = dict.fromkeys(k for r in results for k, v in r.measured.items() if not isinstance(v, (list, dict)))
+    values = [name for name in values if name not in fields]
     rows = [
         [*(r.case.get(f, "") for f in fields), r.seed, *(r.measured.get(v, "") for v in values), round(r.seconds, 2)]
         for r in results
@@ -46,11 +56,11 @@ def cases_csv(results: Results) -> str:
 
 def stated_rows(experiment: Experiment, results: Results) -> list[tuple[str, ...]]:
     """What the paper states beside what was measured, as texts under HEAD."""
-    return [_row(stated, results) for stated in experiment.stated]
+    return [_row(stated, results, experiment.shown(results)) for stated in experiment.stated]
 
 
-def _row(stated: Stated, results: Results) -> tuple[str, ...]:
-    published, sound = (_chosen(results, case) for case in (stated.published, stated.sound))
+def _row(stated: Stated, results: Results, shown: Results) -> tuple[str, ...]:
+    published, sound = (_chosen(shown, case) for case in (stated.published, stated.sound))
     theirs = stated.theirs if isinstance(stated.theirs, str) else f"{stated.theirs:.1%}"
     claimed = "" if stated.claimed is None else f"{stated.claimed:g}"
     proven = "; ".join(
@@ -59,7 +69,9 @@ def _row(stated: Stated, results: Results) -> tuple[str, ...]:
         if chosen and chosen.all("epsilon")
     )
     ours = [_share(chosen, stated.measure) for chosen in (published, sound)]
-    return stated.what, theirs, *ours, claimed, proven, stated.judged(results)
+    verdict = stated.judged(results)
+    size = "the paper trains nothing" if stated.size is None else str(stated.size)
+    return stated.what, theirs, *ours, claimed, proven, size, our_size(verdict.arms), str(verdict)
 
 
 def _chosen(results: Results, case: Case | None) -> Results:
@@ -83,7 +95,7 @@ def _one(experiment: Experiment, results: Results, charts: Sequence[Chart]) -> H
     parts = [Html(f"<p>{text(experiment.about)}</p>")]
     rows = stated_rows(experiment, results)
     if rows:
-        shown = [h if i in (0, len(HEAD) - 1) else (h,) for i, h in enumerate(HEAD)]
+        shown = [h if h in ("stated in the paper", "their size", "our size", "verdict") else (h,) for h in HEAD]
         parts.append(table(shown, rows, kind="cards"))
     if charts:
         parts.append(grid(charts))

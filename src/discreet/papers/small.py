@@ -6,6 +6,7 @@ the last 10,000 training rows are kept out of the training, and the choice is ma
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch.nn import functional as F
 from discreet.models import build
 from discreet.papers.course import Pair, pairs, seeded
 from discreet.papers.experiment import Place, Results
+from discreet.report.charts import Series
 from discreet.training import evaluate
 
 RATES = {"mnist": 256 / 60_000, "cifar10": 256 / 50_000}  # of the papers: batches of 256
@@ -90,6 +92,13 @@ def rate_of(results: Results, among: Results) -> str:
     rate, tried = results[0]["learning_rate"], among.settings("learning_rate")
     edge = len(tried) > 1 and rate in (min(tried), max(tried))
     return f"learning rate {rate:g}{', at the edge of those tried' if edge else ''}"
+
+
+def in_steps(series: Series, data: str) -> Series:
+    """A course over epochs as one over training steps, which is what the papers' figures have."""
+    steps = 1 / RATES.get(data, 0.05)
+    spread = tuple((x * steps, low, high) for x, low, high in series.spread)
+    return replace(series, points=tuple((x * steps, y) for x, y in series.points), spread=spread)
 
 
 def points(share: float) -> str:
