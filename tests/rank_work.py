@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from discreet import (
     AdaptiveClip,
@@ -19,9 +19,11 @@ from discreet import (
     PerLayerClip,
     Plan,
     Poisson,
+    PrivacyError,
     StudentT,
     Tanh,
     attach,
+    data_digest,
     distributed,
     fit,
     load_checkpoint,
@@ -378,3 +380,142 @@ def folder_of_a_run(rank, config, folder, stop_at):
     watch = Watch(step=steps.append, stop=lambda: rank == 0 and len(steps) >= stop_at)
     outcome = resume(folder, watch) if config is None else begin(from_dict(config), folder, watch)
     return steps, outcome.finished, outcome.already, outcome.accuracy, outcome.anchor, str(outcome.guarantee)
+
+
+# --- the same rows on all ranks --------------------------------------------------------------------------------------
+
+
+class Rows(Dataset):
+    """Tensors behind an object, of which nothing is known but its rows; `make` makes a row of what is stored."""
+
+    def __init__(self, tensors, make=lambda x, y: (x, y)):
+        self._tensors, self._make = tensors, make
+
+    def __len__(self):
+        return len(self._tensors[0])
+
+    def __getitem__(self, i):
+        return self._make(*(t[i] for t in self._tensors))
+
+
+class Opaque:
+    """A value that cannot be looked into."""
+
+    def __init__(self, x, y):
+        self.pair = x, y
+
+
+def opened(rows):
+    """What makes a batch of opaque values."""
+    return tuple(torch.stack(parts) for parts in zip(*(row.pair for row in rows), strict=True))
+
+
+def reordered(tensors, rank):
+    """What an unseeded split gives: the same rows, in another order on rank 1."""
+    order = torch.arange(len(tensors[0]))
+    return tuple(t[order.flip(0) if rank == 1 else order] for t in tensors)
+
+
+def altered(tensors, rank):
+    """One row of rank 1 is another one."""
+    x, y = tensors
+    x = x.clone()
+    x[7, 2] += rank == 1
+    return x, y
+
+
+def noisy(x, y):
+    """A row that is another one each time it is read."""
+    return x + 0.01 * torch.rand(()), y
+
+
+def rarely(x, y):
+    """A row that is another one now and then."""
+    return x + (torch.rand(()) < 0.2), y
+
+
+ROWS = {
+    "same tensors": lambda rank: data(),
+    "same rows": lambda rank: Rows(data()),
+    "another order of tensors": lambda rank: reordered(data(), rank),
+    "another order of a TensorDataset": lambda rank: TensorDataset(*reordered(data(), rank)),
+    "another order of labels": lambda rank: (data()[0], reordered(data(), rank)[1]),
+    "another order of rows": lambda rank: Rows(reordered(data(), rank)),
+    "another order of dictionaries": lambda rank: Rows(reordered(data(), rank), lambda x, y: {"x": x, "y": int(y)}),
+    "another row of tensors": lambda rank: altered(data(), rank),
+    "another row": lambda rank: Rows(altered(data(), rank)),
+    "another type": lambda rank: Rows(data(), lambda x, y: (x.double() if rank else x, y)),
+    "same rows of another kind": lambda rank: Rows(data()) if rank else data(),
+    "other rows of another kind": lambda rank: Rows(reordered(data(), rank)) if rank else data(),
+    "noisy rows": lambda rank: Rows(data(), noisy),
+    "rows that are rarely noisy": lambda rank: Rows(data(), rarely),
+    "opaque rows": lambda rank: Rows(data(), Opaque),
+    "parts": lambda rank: tuple(t[10 * rank : 10 * rank + 10] for t in data()),
+}
+
+
+def same_rows(rank, loader, ledgers=None):
+    """Begin a loop over all kinds of rows: what was drawn by whom, what was released, and what is said of it."""
+    found = {}
+    for what, make in ROWS.items():
+        rows, parts = make(rank), what == "parts"
+        if parts and loader:
+            continue
+        model = network()
+        sampling = Poisson(examples=20 if parts else EXAMPLES, batch_size=8)
+        ledger = None if ledgers is None else ledgers / f"{what}.jsonl"
+        private = attach(model, plan(noise=Gaussian(0.5), sampling=sampling), ledger, preflight=False)
+        torch.manual_seed(100 + rank)
+        before, read = str(private.guarantee()), []
+        collate = opened if what == "opaque rows" else None
+        try:
+            if loader:
+                listed = TensorDataset(*rows) if isinstance(rows, tuple) else rows
+                handed = DataLoader(
+                    listed, batch_sampler=private.batch_sampler(), collate_fn=private.collate(rows, collate)
+                )
+            else:
+                handed = private.batches(rows, sharded=parts, collate_fn=collate)
+            for batch in handed:
+                x, y = batch.values() if isinstance(batch, dict) else batch
+                read.append(x.detach().clone())
+                private.backward(F.cross_entropy(model(x.float()), y, reduction="none"))
+        except (PrivacyError, ValueError) as error:
+            found[what] = str(error), private.released, read
+        else:
+            found[what] = before, private.guarantee(), read
+        private.detach()
+    return found
+
+
+def loops_over_tensors(rank, change):
+    """Two loops over one pair of tensors, which rank 1 may change in between, seen by torch or not."""
+    model, (x, y) = network(), data()
+    behind = x.numpy()
+    private = attach(model, plan(noise=Gaussian(0.5)), preflight=False)
+    digested = []
+    tensor_digest = data_digest.of_tensors
+    data_digest.of_tensors = lambda *arguments: digested.append(1) or tensor_digest(*arguments)
+    try:
+        for loop in range(2):
+            if rank == 1 and loop == 1 and change == "seen":
+                x.add_(1.0)
+            if rank == 1 and loop == 1 and change == "unseen":
+                behind[:] = behind[::-1].copy()
+            for a, b in private.batches((x, y), steps=2):
+                private.backward(F.cross_entropy(model(a), b, reduction="none"))
+    except PrivacyError as error:
+        return str(error), len(digested), private.released
+    finally:
+        data_digest.of_tensors = tensor_digest
+    return "", len(digested), private.released
+
+
+def one_goes_on(rank, ledger, kind, steps):
+    """Some steps of a run over rows of a kind."""
+    model = network()
+    private = attach(model, plan(noise=Gaussian(1.0), steps=12), ledger=ledger, preflight=False)
+    for x, y in private.batches(ROWS[kind](rank), steps=steps):
+        private.backward(F.cross_entropy(model(x), y, reduction="none"))
+    private.detach()
+    return private.guarantee()

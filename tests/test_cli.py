@@ -18,7 +18,7 @@ def test_the_demo_trains_to_its_budget_and_leaves_a_run_folder(tmp_path):
     assert found["guarantee"]["epsilon"] <= 3
     assert {p.name for p in folder.iterdir()} >= {"plan.toml", "ledger.jsonl", "guarantee.json", "report.html"}
     plan = discreet.Plan.load(folder / "plan.toml")
-    assert len((folder / "ledger.jsonl").read_text().splitlines()) == plan.steps + 1
+    assert len((folder / "ledger.jsonl").read_text().splitlines()) == plan.steps + 2  # its opening, and its end
     page = (folder / "report.html").read_text()
     assert f"{found['accuracy']:.1%}" in page
     assert "http" not in page  # self-contained

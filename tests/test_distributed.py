@@ -2,6 +2,7 @@ import os
 import random
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,10 +66,14 @@ def test_each_rank_reads_its_share_alone_and_releases_are_the_same(tmp_path):
     alone, together = ([any("part of the data of one rank" in c for c in f[6]) for f in all_] for all_ in ([one], two))
     assert (alone, together) == ([False], [True, True])  # what nobody can see is said
     assert torch.equal(one[2], one[3])  # a part for each rank draws as one data set does
+    compared = rank_work.EXAMPLES + 8  # all of so few rows, and eight of them twice
     for place in (4, 5):
-        reads = [found[place][1:] for found in two]  # each reads one row for its shape
-        assert sorted(reads[0] + reads[1]) == sorted(one[place][1:])
-        assert abs(len(reads[0]) - len(reads[1])) <= rank_work.STEPS
+        reads = [found[place] for found in two]
+        assert reads[0][: compared + 1] == reads[1][: compared + 1]  # and one row for its shape
+        assert set(reads[0][: compared + 1]) == set(range(rank_work.EXAMPLES))
+        own = [read[compared + 1 :] for read in reads]
+        assert sorted(own[0] + own[1]) == sorted(one[place][1:])
+        assert abs(len(own[0]) - len(own[1])) <= rank_work.STEPS
 
 
 # --- ranks that differ are refused -----------------------------------------------------------------------------------
@@ -108,6 +113,90 @@ def test_ranks_that_differ_are_refused_on_all_ranks_and_none_is_left_waiting(tmp
     assert [rank["nothing"] for rank in found] == [rank_work.STEPS] * 2
 
 
+# --- the same rows on all ranks --------------------------------------------------------------------------------------
+
+
+def conditions(guarantee, *words):
+    """The conditions that have all of these words: their texts and how far they are known."""
+    return [c for c in guarantee.conditions if all(word in c.text for word in words)]
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["batches", "a loader of one's own"])
+def rows_of_two(request, tmp_path_factory):
+    """What two ranks make of all kinds of rows."""
+    folder = tmp_path_factory.mktemp("rows")
+    return ranks.run(2, rank_work.same_rows, folder, request.param, folder), folder, request.param
+
+
+@pytest.mark.parametrize("what", [what for what in rank_work.ROWS if what.startswith(("another", "other"))])
+def test_ranks_with_other_rows_or_another_order_are_refused_before_anything_is_drawn(rows_of_two, what):
+    for words, released, read in (rank[what] for rank in rows_of_two[0]):
+        assert "the same rows in another order" in words
+        assert "Nothing was drawn" in words
+        assert (released, read) == (0, [])
+
+
+def test_what_is_said_of_rows_is_no_more_than_what_was_compared(rows_of_two):
+    expected = {
+        "same tensors": ("checked", "of all rows were equal"),
+        "same rows": ("checked", "256 rows, chosen in secret"),
+        "same rows of another kind": ("checked", "256 rows, chosen in secret"),
+        "noisy rows": ("assumed", "could not be"),
+        "rows that are rarely noisy": ("assumed", "could not be"),
+        "opaque rows": ("assumed", "could not be"),
+        "parts": ("assumed", "in the part of the data of one rank alone"),
+    }
+    both, folder, loader = rows_of_two
+    for what, (status, words) in expected.items():
+        if what == "parts" and loader:
+            continue
+        for before, guarantee, read in (rank[what] for rank in both):
+            assert len(read) == rank_work.STEPS
+            assert "which was not compared" in before.split("Assumed")[1]  # nothing is known before the first step
+            (found,) = [
+                *conditions(guarantee, "ranks", "in the same order"),
+                *conditions(guarantee, "of one rank alone"),
+            ]
+            assert found.status == status
+            assert words in found.text
+            (coin,) = conditions(guarantee, "by its own secret coin")
+            assert coin.status == status  # two ranks' coins are one example's only if their rows are the same
+            (run,) = verify(folder / f"{what}.jsonl").runs
+            assert found in run.guarantee.conditions
+
+
+def test_no_example_of_the_same_rows_is_drawn_by_two_ranks(rows_of_two):
+    (one, two), *_ = rows_of_two
+    for what in ("same tensors", "same rows"):
+        for mine, theirs in zip(one[what][2], two[what][2], strict=True):
+            assert not (mine[:, None] == theirs[None]).all(-1).any() or (mine == 0).all() or (theirs == 0).all()
+
+
+@pytest.mark.parametrize(("change", "digested", "released"), [("", 1, 4), ("seen", 2, 2), ("unseen", 1, 2)])
+def test_tensors_are_digested_once_and_a_write_that_torch_does_not_see_is_found(tmp_path, change, digested, released):
+    for words, count, steps in ranks.run(2, rank_work.loops_over_tensors, tmp_path, change):
+        assert (count, steps) == (digested, released)
+        assert ("another order" in words) == bool(change)
+
+
+def test_what_ranks_knew_of_their_rows_is_remembered_by_whoever_goes_on(tmp_path):
+    path = tmp_path / "ledger.jsonl"
+    for count, kind, steps, status in (
+        (1, "same tensors", 2, None),
+        (2, "same rows", 2, "checked"),
+        (1, "same tensors", 2, "checked"),
+        (2, "noisy rows", 2, "assumed"),
+        (2, "same tensors", 2, "assumed"),
+        (1, "same tensors", 2, "assumed"),
+    ):
+        for guarantee in ranks.run(count, rank_work.one_goes_on, tmp_path, path, kind, steps):
+            (coin,) = conditions(guarantee, "by its own secret coin")
+            assert coin.status == (status or "proven")
+            assert [c.status for c in conditions(guarantee, "ranks", "in the same order")] == (
+                [status] if status else []
+            )
+
+
 # --- one ledger ------------------------------------------------------------------------------------------------------
 
 
@@ -142,7 +231,8 @@ def test_ranks_share_a_data_sets_ledger_with_other_processes(tmp_path):
     ledger.query("something", rank_work.plan(noise=Gaussian(1.0)).phase(None, steps=1))
     first = ranks.run(2, rank_work.counted, tmp_path, ledger, 3)
     ledger.query("something else", rank_work.plan(noise=Gaussian(1.0)).phase(None, steps=1))
-    second = ranks.run(2, rank_work.counted, tmp_path, ledger, 3)
+    (run,) = verify(ledger.path, key=ledger.key).runs
+    second = ranks.run(2, rank_work.counted, tmp_path, replace(ledger, run=run.run), 3)
     assert {rank[2] for rank in first} == {first[0][2]}
     assert [rank[0] for rank in first + second] == [4, 4, 8, 8]  # what was reserved is lost when a state is loaded
     cap = Ledger(tmp_path / "small.jsonl", dataset="d", epsilon=0.1, delta=1e-5)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from discreet import ConfigError, config, runs, verify
+from discreet import ConfigError, PrivacyError, config, runs, verify
 from discreet.accounting import gdp
 from discreet.audit import finished
 from discreet.data.dataset import Data, validated
@@ -51,7 +51,9 @@ def test_a_run_on_features_proves_its_budget_for_everything(tmp_path):
     assert verify(folder).runs[0].guarantee.epsilon == pytest.approx(outcome.guarantee.epsilon)
     assert "with no amplification by sampling" in str(outcome.guarantee)
     kinds = [line["kind"] for line in lines(folder)]
-    assert kinds == ["query", "run", *["release"] * 12]
+    assert kinds == ["query", "run", *["release"] * 12, "end"]
+    assert len({line["run"] for line in lines(folder)}) == 1
+    assert not (folder / "noise.json").exists()
     assert set(load_file(folder / "features.safetensors")) == {"fine.mean", "fine.by_channel", "fine.by_place"}
     assert "features of the training part 1437/1437" in told
     assert runs.resume(folder).already
@@ -77,24 +79,50 @@ def test_a_killed_run_asks_for_its_statistics_once(tmp_path):
     assert [line["kind"] for line in lines(folder)].count("query") == 1
 
 
-def test_statistics_that_were_counted_and_lost_are_not_asked_for_again_within_the_budget(tmp_path, monkeypatch):
-    """A crash between the count and the file: a second count is in the ledger before the second release."""
-    folder = tmp_path / "run"
+def test_statistics_that_were_counted_and_lost_are_the_same_again_and_cost_nothing_more(tmp_path, monkeypatch):
+    """A crash between the count and the file: the noise is on disk before, and the same answer is not a new one."""
+    folder, made = tmp_path / "run", []
 
     def lost(fitted, path):
+        made.append(fitted)
         raise Killed
 
     with monkeypatch.context() as patched:
         patched.setattr(runs, "save_statistics", lost)
-        with pytest.raises(Killed):
-            runs.train(config.from_dict(RUN), folder)
+        for begin in (lambda: runs.train(config.from_dict(RUN), folder), lambda: runs.resume(folder)):
+            with pytest.raises(Killed):
+                begin()
     assert [line["kind"] for line in lines(folder)] == ["query"]
+    assert (folder / "noise.json").stat().st_mode & 0o077 == 0
     with pytest.raises(ConfigError, match="is there already"):
         runs.train(config.from_dict(RUN), folder)
-    with pytest.raises(Exception, match="more than its limit 3"):
+    outcome = runs.resume(folder)
+    assert outcome.finished
+    assert outcome.guarantee.epsilon <= 3.0
+    assert [line["kind"] for line in lines(folder)].count("query") == 1
+    kept = load_file(folder / "features.safetensors")
+    for first in made:
+        assert torch.equal(first["fine"].mean, kept["fine.mean"])
+        assert torch.equal(first["fine"].by_channel, kept["fine.by_channel"])
+    assert not (folder / "noise.json").exists()
+
+
+def test_noise_that_was_drawn_for_other_data_is_not_used_again(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    with monkeypatch.context() as patched:
+        patched.setattr(runs, "save_statistics", lambda fitted, path: (_ for _ in ()).throw(Killed()))
+        with pytest.raises(Killed):
+            runs.train(config.from_dict(RUN), folder)
+    load = runs.read_data
+
+    def changed(*arguments):
+        data = load(*arguments)
+        data.train[0][7] += 1.0
+        return data
+
+    monkeypatch.setattr(runs, "read_data", changed)
+    with pytest.raises(PrivacyError, match="the data is not what it was when the features' statistics were asked for"):
         runs.resume(folder)
-    assert [line["kind"] for line in lines(folder)].count("query") == 2
-    assert [line["kind"] for line in lines(folder)].count("release") == 0
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import hashlib
 import hmac
 import json
+import pickle
 from dataclasses import replace
 
 import pytest
@@ -186,3 +187,45 @@ def test_what_a_run_knows_of_itself_is_what_its_file_says(tmp_path, key):
         assert found == ledger._book.content
     assert [p.multiplier for p in ledger.phases if p.steps] == [1.2, 1.0, 0.8]
     assert sum(p.steps for p in ledger.phases) == 7
+
+
+def test_what_is_kept_of_a_file_does_not_grow_with_its_lines(tmp_path):
+    sizes = []
+    ledger = account(tmp_path / "ledger.jsonl", plan(steps=2000))
+    for count in (10, 990):
+        for _ in range(count):
+            ledger.spend()
+        sizes.append([len(pickle.dumps(found)) for found in (ledger._book.content, read(tmp_path / "ledger.jsonl")[0])])
+    assert max(abs(a - b) for a, b in zip(*sizes, strict=True)) < 20  # a number that has more digits
+
+
+def test_plain_releases_are_read_faster_and_to_the_same_end(tmp_path, monkeypatch):
+    ledger = account(tmp_path / "ledger.jsonl", replace(plan(steps=9), noise_schedule=(1.2, 1.0, 0.8)))
+    for step in range(9):
+        ledger.spend(**({"seeded": True} if step == 4 else {}))
+    soon = read(tmp_path / "ledger.jsonl")
+    calls = []
+    monkeypatch.setattr("discreet.ledger.state.one_step", lambda line, previous: calls.append(line))
+    assert read(tmp_path / "ledger.jsonl") == soon
+    assert len(calls) == 10
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        (b'"count": 1', b'"count": 2'),
+        (b'"participations": 1', b'"participations": 0'),
+        (b'"step": 1', b'"step": 2'),
+        (b'"rate": 0.25', b'"rate": 0.35'),
+        (b'"previous": "', b'"previous": "0'),
+        (b'"kind": "release"', b'"kind": "relaxed"'),
+    ],
+)
+def test_a_plain_release_that_was_changed_is_seen(tmp_path, change):
+    path = tmp_path / "ledger.jsonl"
+    spent(path).close()
+    lines = path.read_bytes().splitlines(keepends=True)
+    lines[2] = lines[2].replace(*change)
+    path.write_bytes(b"".join(lines))
+    with pytest.raises(PrivacyError, match="damaged at line 3"):
+        read(path)

@@ -1,6 +1,8 @@
 import copy
 import io
 import math
+import pickle
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +15,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
 import discreet
 from discreet import (
+    BoundedNetwork,
     BudgetExhausted,
     Clip,
     ConfigError,
@@ -24,6 +27,7 @@ from discreet import (
     PrivacyError,
     attach,
 )
+from discreet.aggregate import _checked_draw
 
 N, D, K = 40, 6, 3
 
@@ -208,6 +212,38 @@ def test_losses_of_the_wrong_shape_are_refused_and_the_batch_can_go_on(reduce):
     with pytest.raises(PrivacyError, match="reduction='none'"):
         private.backward(reduce(losses(model, x, y)))
     assert private.backward(losses(model, x, y))
+
+
+@pytest.mark.parametrize(
+    "wrong", [torch.mean, lambda t: t[:-1], lambda t: torch.cat([t, t]), lambda t: t[:, None], lambda t: t.long()]
+)
+@pytest.mark.parametrize("bound", [None, BoundedNetwork(2.0, 1.5)], ids=["clip", "bounded network"])
+def test_no_error_about_losses_tells_how_many_rows_were_drawn(wrong, bound):
+    model = network()
+    private = attach(model, plan(batch_size=30, bound=bound))
+    x, y = next(private.batches(data()))
+    assert len(x) > 9  # 30 of 40 are drawn on average
+    with pytest.raises(PrivacyError, match="one loss for each row of the batch") as refused:
+        private.backward(wrong(losses(model, x, y)))
+    told = set(re.findall(r"\d+", str(refused.value).replace("torch.int64", "")))
+    assert not told & {str(n) for n in (len(x), len(x) - 1, 2 * len(x))}
+
+
+def test_a_bounded_network_does_not_tell_how_many_rows_it_was_given():
+    model = network()
+    private = attach(model, plan(batch_size=30, bound=BoundedNetwork(2.0, 1.5)))
+    x, y = next(private.batches(data()))
+    found = losses(model, x[1:], y[1:])
+    with pytest.raises(PrivacyError, match="more or fewer rows than the batch has") as refused:
+        private.backward(torch.cat([found, found[:1]]))
+    assert not re.findall(r"\d", str(refused.value))
+
+
+@pytest.mark.parametrize("drawn", [(0, 1, 4040), (-17, 3), 0.25, ((7, 8), (9, 10))])
+def test_no_error_about_a_draw_shows_it(drawn):
+    with pytest.raises(PrivacyError, match="no list of indices") as refused:
+        _checked_draw(drawn, 40)
+    assert not re.findall(r"\d", str(refused.value))
 
 
 def test_losses_of_another_batch_are_refused():
@@ -578,6 +614,23 @@ def test_a_state_continues_and_never_goes_back():
         resumed.load_state_dict(state | {"plan": plan(steps=7).to_dict()})
 
 
+@pytest.mark.parametrize(("rows", "status"), [("all", "checked"), ("all some", "checked"), ("none some", "assumed")])
+def test_a_state_tells_of_ranks_that_trained_together_and_of_their_rows(rows, status):
+    model = network()
+    private = attach(model, plan(noise=1.0))
+    together = {"ranks": 2, "rows": rows, "noise_shares": True}
+    private.load_state_dict(private.state_dict() | {"released": 3, "participations": 3, "together": together})
+    assert private.state_dict()["together"] == together  # and so on, from one checkpoint to the next
+    found = {c.text: c.status for c in private.guarantee().conditions}
+    (same,) = [text for text in found if "all ranks had the same examples" in text]
+    (coin,) = [text for text in found if "by its own secret coin" in text]
+    assert found[same] == found[coin] == status
+    assert any("2 processes trained together" in text for text in found)
+    for wrong in ({"step": 0}, 2):
+        with pytest.raises(PrivacyError, match="'together'"):
+            private.check_state_dict(private.state_dict() | {"together": wrong})
+
+
 def test_parameters_that_change_after_attach_are_refused():
     model = network()
     private = attach(model, plan())
@@ -740,6 +793,24 @@ def test_batch_norm_put_in_training_mode_later_is_refused_before_it_sees_a_batch
         next(batches)
 
 
+def test_no_secret_of_a_run_is_pickled_or_copied(tmp_path):
+    key = b"0123456789abcdef, a secret"
+    ledger = discreet.Ledger(tmp_path / "ledger.jsonl", key=key)
+    model = network()
+    private = attach(model, plan(noise=1.0, steps=2), ledger)
+    train(private, model, private.batches(data()))
+    private.detach()
+    for secret in (private, private._aggregate.root):
+        for take in (pickle.dumps, copy.deepcopy, copy.copy):
+            with pytest.raises(PrivacyError, match="secret key"):
+                take(secret)
+    fitted = discreet.fit(network(), data(), plan(noise=1.0), ledger=discreet.Ledger(tmp_path / "fit.jsonl", key=key))
+    for kept in (pickle.dumps(fitted), pickle.dumps(model), pickle.dumps(private.guarantee()), pickle.dumps(ledger)):
+        assert key not in kept
+        assert private._aggregate.root._key not in kept
+    assert pickle.loads(pickle.dumps(fitted)).guarantee == fitted.guarantee
+
+
 def test_a_handle_is_not_copied():
     private = attach(network(), plan())
     for attempt in (copy.deepcopy, lambda p: torch.save(p, io.BytesIO())):
@@ -872,6 +943,10 @@ class Recurrent(nn.Module):
 
 def test_torchs_own_lstm_in_bfloat16_and_under_autocast():
     """Its biases' gradients are summed in full, as all others are."""
+    try:
+        nn.LSTM(3, 4, batch_first=True).bfloat16()(torch.zeros(2, 2, 3, dtype=torch.bfloat16))
+    except RuntimeError as error:
+        pytest.skip(reason=f"torch's own LSTM does not run in bfloat16 on this processor ({error})")
     found = []
     for dtype, autocast in ((torch.float32, False), (torch.bfloat16, False), (torch.float32, True)):
         torch.manual_seed(0)

@@ -30,6 +30,7 @@ from discreet.description import to_toml
 from discreet.report import page, read, render, write
 from discreet.report.charts import Axis, Chart, Series, _range, _thinned, svg, words
 from discreet.report.figures import charts, names
+from discreet.report.files import draw
 
 N, D, K = 60, 5, 3
 SCRIPT = "</script><script>alert('x')</script>"
@@ -704,3 +705,11 @@ def test_pointing_shows_the_value_that_is_in_the_folder_also_on_a_phone(runs, tm
     assert left == "nothing"
     assert by_key == expected[0]
     assert (width, inner) == ("fits", "360")
+
+
+def test_a_page_of_fifty_runs_has_pictures_without_fifty_names(tmp_path, recwarn):
+    points = tuple((float(x), float(x)) for x in range(3))
+    series = tuple(Series(f"run {number}", points, colour=number) for number in range(50))
+    draw([Chart("many", "Many", Axis("x", "number"), Axis("y", "number"), series)], tmp_path)
+    assert (tmp_path / "many.png").is_file()
+    assert not recwarn.list

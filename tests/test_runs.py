@@ -20,10 +20,14 @@ ROWS, SIZE, CLASSES = 80, 5, 3  # 64 to train on
 
 @pytest.fixture
 def table(tmp_path):
+    return table_at(tmp_path)
+
+
+def table_at(folder):
     draw = np.random.default_rng(0)
     y = draw.integers(CLASSES, size=ROWS)
     x = draw.normal(size=(ROWS, SIZE)).astype("f4") + 3 * np.eye(SIZE, dtype="f4")[y]
-    path = tmp_path / "clouds.npz"
+    path = folder / "clouds.npz"
     np.savez(path, x=x, y=y)
     return path
 
@@ -172,7 +176,7 @@ def test_a_run_killed_before_it_began_is_continued(table, tmp_path, stage):
     assert outcome.lost == 0
 
 
-@pytest.mark.parametrize("torn", [b"", b'{"format": "discreet-le'])
+@pytest.mark.parametrize("torn", [b"", b'{"at": "2026-11-', b'{"format": "discreet-le'])
 def test_a_ledger_whose_first_line_was_cut_off_has_counted_nothing_and_is_begun_anew(table, tmp_path, torn):
     with pytest.raises(Killed):
         train(config(table), tmp_path / "a", Watch(begin=lambda done, steps: (_ for _ in ()).throw(Killed())))
@@ -185,6 +189,18 @@ def test_a_ledger_that_lost_what_a_checkpoint_knows_is_not_begun_anew(table, tmp
     train(config(table), tmp_path / "a", stopping(3))
     (tmp_path / "a" / "ledger.jsonl").write_bytes(b"")
     with pytest.raises(PrivacyError, match="lacks a line that the checkpoint knows of"):
+        resume(tmp_path / "a")
+
+
+@pytest.mark.parametrize("torn", [None, b"", b'{"at": "20'])
+def test_a_run_whose_ledger_is_gone_is_not_begun_anew(table, tmp_path, torn):
+    with pytest.raises(Killed):
+        train(config(table), tmp_path / "a", killed(2))
+    (tmp_path / "a" / "checkpoint").unlink()
+    (tmp_path / "a" / "ledger.jsonl").unlink()
+    if torn is not None:
+        (tmp_path / "a" / "ledger.jsonl").write_bytes(torn)
+    with pytest.raises(PrivacyError, match="what the run has spent is gone from"):
         resume(tmp_path / "a")
 
 

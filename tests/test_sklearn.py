@@ -323,6 +323,60 @@ def test_settings_survive_clone_and_pickle(estimator, rows, tmp_path):
     assert again.guarantee_ == fitted.guarantee_
 
 
+def signed(path):
+    return Ledger(path / "signed.jsonl", dataset="patients", epsilon=20.0, delta=1e-4, key=KEY)
+
+
+KEY = b"0123456789abcdef, a secret"
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+def test_a_pickled_estimator_does_not_hold_the_ledgers_key(rows, tmp_path, protocol):
+    fitted = classifier(ledger=signed(tmp_path)).fit(*rows)
+    kept = pickle.dumps(fitted, protocol)
+    assert KEY not in kept
+    assert KEY.hex().encode() not in kept
+    assert b"signed.jsonl" in kept  # it is the ledger that is there, without its key
+    again = pickle.loads(kept)
+    assert (again.predict(rows[0]) == fitted.predict(rows[0])).all()
+    assert (again.guarantee_, again.plan_) == (fitted.guarantee_, fitted.plan_)
+    assert again.ledger.guarantee() == fitted.ledger.guarantee()  # it can be read
+
+
+def test_what_was_pickled_counts_nothing_in_a_signed_ledger_until_it_has_the_key(rows, tmp_path):
+    ledger = signed(tmp_path)
+    again = pickle.loads(pickle.dumps(classifier(ledger=ledger)))
+    with pytest.raises(PrivacyError, match="key was left out when it was pickled"):
+        again.fit(*rows)  # not even a first line without a signature
+    assert not ledger.path.exists() or not ledger.path.read_bytes()
+    fitted = classifier(ledger=ledger).fit(*rows)
+    before = ledger.path.read_bytes()
+    with pytest.raises(PrivacyError, match="key was left out when it was pickled"):
+        pickle.loads(pickle.dumps(fitted)).fit(*rows)
+    assert ledger.path.read_bytes() == before
+    again.set_params(ledger=signed(tmp_path)).fit(*rows)
+    assert len(verify(ledger.path, key=KEY).runs) == 2
+
+
+def test_no_way_to_keep_an_estimator_or_a_search_holds_the_key(rows, tmp_path):
+    ledger = signed(tmp_path)
+    score = PrivateScore(ledger, noise=30.0)
+    search = GridSearchCV(classifier(ledger=ledger), {"clip": [0.5, 1.0]}, scoring=score, cv=KFold(2)).fit(*rows)
+    joblib.dump(search, tmp_path / "search.joblib")
+    for kept in ((tmp_path / "search.joblib").read_bytes(), pickle.dumps(search), pickle.dumps(score)):
+        assert KEY not in kept
+    again = joblib.load(tmp_path / "search.joblib")
+    assert (again.predict(rows[0]) == search.predict(rows[0])).all()
+
+
+def test_copies_within_the_process_sign_as_before(rows, tmp_path):
+    estimator = classifier(ledger=signed(tmp_path))
+    for copied in (clone(estimator), copy.deepcopy(estimator), copy.copy(estimator)):
+        assert copied.ledger.key == copy.copy(estimator.ledger).key == KEY
+    clone(estimator).fit(*rows)
+    assert len(verify(estimator.ledger.path, key=KEY).runs) == 1
+
+
 # --- scores ----------------------------------------------------------------------------------------------------------
 
 

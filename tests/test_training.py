@@ -1,4 +1,5 @@
 import math
+import re
 
 import pytest
 import torch
@@ -7,7 +8,19 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import discreet
-from discreet import Clip, ConfigError, Gaussian, Ledger, Mechanism, Plan, Poisson, PrivacyError, methods
+from discreet import (
+    Clip,
+    ConfigError,
+    Gaussian,
+    Ledger,
+    Mechanism,
+    Plan,
+    Poisson,
+    PrivacyError,
+    federated,
+    methods,
+    verify,
+)
 from discreet.augmentation import Images
 from discreet.memory import chunk_that_fits, ran_out
 from discreet.training import evaluate, fit, loss_for
@@ -181,6 +194,7 @@ def test_a_loss_of_ones_own_is_used():
         ({"data": DataLoader(TensorDataset(*data()))}, "a DataLoader draws its own batches"),
         ({"plan": "dp_sgd"}, "is not a Plan"),
         ({"optimizer": torch.optim.SGD(nn.Linear(2, 2).parameters(), lr=0.1)}, "none of the model's parameters"),
+        ({"schedule": 0.1}, "schedule is 0.1"),
     ],
 )
 def test_bad_arguments_are_refused_before_anything_is_counted(wrong, words, tmp_path):
@@ -199,8 +213,52 @@ def test_bad_arguments_are_refused_before_anything_is_counted(wrong, words, tmp_
     ],
 )
 def test_copies_and_their_losses_are_counted(augment, loss, error, words):
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=words) as refused:
         fit(linear(), data(), plan(), augment=augment, copies=2, loss=loss)
+    assert not re.findall(r"\d", str(refused.value))  # how many were drawn is private
+
+
+def plateau(optimizer):
+    return torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
+
+
+def chained(optimizer):
+    found = torch.optim.lr_scheduler.ChainedScheduler([torch.optim.lr_scheduler.ConstantLR(optimizer)], optimizer)
+    found._schedulers.append(plateau(optimizer))  # as some versions of torch let one do
+    return found
+
+
+@pytest.mark.parametrize("make", [plateau, chained])
+def test_a_schedule_that_goes_by_something_measured_is_refused_before_anything_is_counted(make, tmp_path):
+    model, ledger = linear(), tmp_path / "ledger.jsonl"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with pytest.raises(ConfigError, match="ReduceLROnPlateau, whose every step needs metrics"):
+        fit(model, data(), plan(), optimizer=optimizer, schedule=make(optimizer), ledger=ledger)
+    assert not ledger.exists()
+
+
+def test_a_federated_run_refuses_such_a_schedule_too(tmp_path):
+    model, ledger = linear(), tmp_path / "ledger.jsonl"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    users = list(zip(*(rows.split(6) for rows in data()), strict=True))
+    rounds = methods.dp_fedavg(users=10, users_per_round=5, rounds=2, noise=1.0, delta=1e-5)
+    with pytest.raises(ConfigError, match="ReduceLROnPlateau, whose every step needs metrics"):
+        federated.fit(model, users, rounds, optimizer=optimizer, schedule=plateau(optimizer), ledger=ledger)
+    assert not ledger.exists()
+
+
+@pytest.mark.parametrize("missing", [1, 0])
+def test_a_schedule_that_is_too_short_for_the_plan_is_refused_before_the_first_release(missing, tmp_path):
+    model, planned, ledger = linear(), plan(6), tmp_path / "ledger.jsonl"
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 0.5, total_steps=planned.steps - missing)
+    arguments = {"optimizer": optimizer, "schedule": schedule, "ledger": ledger}
+    if not missing:
+        assert fit(model, data(), planned, **arguments).finished
+        return
+    with pytest.raises(ConfigError, match="for 5 steps, and the plan has 6"):
+        fit(model, data(), planned, **arguments)
+    assert verify(ledger).runs[0].released == 0
 
 
 # --- evaluation ------------------------------------------------------------------------------------------------------
@@ -425,7 +483,7 @@ def test_a_model_that_mixes_copies_of_different_examples_is_found():
     with pytest.raises(PrivacyError, match="mixes examples"):
         fit(Mixing(SIZE, CLASSES), data(), silent(2), augment=scaled, copies=4)
     fitted = fit(linear(), data(), silent(2), augment=scaled, copies=4)
-    assert any("replaying the model" in c.text and c.status == "checked" for c in fitted.guarantee.conditions)
+    assert [c.status for c in fitted.guarantee.conditions if "another example" in c.text] == ["checked"]
 
 
 @pytest.mark.parametrize("preflight", [True, False])
@@ -570,7 +628,7 @@ def test_a_model_that_runs_out_or_cannot_be_copied_gets_a_small_chunk():
 
 
 def own_row(fitted):
-    (found,) = [c.status for c in fitted.guarantee.conditions if "own row's outputs" in c.text]
+    (found,) = [c.status for c in fitted.guarantee.conditions if "handed out" in c.text]
     return found
 
 
@@ -588,14 +646,15 @@ def test_only_the_librarys_own_loop_loss_and_augmentation_are_proven_to_keep_row
 
     assert own_row(fit(model(), (x, y), plan)) == "proven"
     assert own_row(fit(model(), (x, y), plan, augment=Images(flip=True))) == "proven"
-    assert own_row(fit(model(), (x, y), plan, augment=Mixes())) == "assumed"
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        fit(model(), (x, y), plan, augment=Mixes())
 
     def own_loss(outputs, targets):
         return F.cross_entropy(outputs, targets, reduction="none")
 
     files = {"ledger": tmp_path / "ledger", "checkpoint": tmp_path / "checkpoint"}
-    assert own_row(fit(model(), (x, y), plan, loss=own_loss, stop=lambda: True, **files)) == "assumed"
-    assert own_row(fit(model(), (x, y), plan, **files)) == "assumed"  # some of its steps had another loss
+    assert own_row(fit(model(), (x, y), plan, loss=own_loss, stop=lambda: True, **files)) == "checked"
+    assert own_row(fit(model(), (x, y), plan, **files)) == "checked"  # some of its steps had another loss
 
 
 def test_what_cannot_work_is_refused_before_a_release(tmp_path):

@@ -227,13 +227,22 @@ def test_queries_count_against_the_plans_own_limit(tmp_path):
         attach(nn.Linear(3, 2), replace(plan(), epsilon=limit), ledger=path)
 
 
-def test_one_file_has_one_lock_whatever_it_is_called(tmp_path):
-    path, other = tmp_path / "ledger.jsonl", tmp_path / "other.jsonl"
-    first = attach(nn.Linear(3, 2), plan(), ledger=path)
-    other.symlink_to(path)
+def test_one_file_has_one_lock_whatever_its_folder_is_called(tmp_path):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "there").symlink_to(tmp_path / "here")
+    first = attach(nn.Linear(3, 2), plan(), ledger=tmp_path / "here" / "ledger.jsonl")
     with pytest.raises(PrivacyError, match="in use"):
-        attach(nn.Linear(3, 2), plan(), ledger=other)
+        attach(nn.Linear(3, 2), plan(), ledger=tmp_path / "there" / "ledger.jsonl")
     first.detach()
+
+
+def test_a_ledger_that_is_a_link_is_refused_by_name(tmp_path):
+    counted(tmp_path / "ledger.jsonl")
+    (tmp_path / "other.jsonl").symlink_to(tmp_path / "ledger.jsonl")
+    with pytest.raises(PrivacyError, match="is a link, and only regular files are opened"):
+        attach(nn.Linear(3, 2), plan(), ledger=tmp_path / "other.jsonl")
+    with pytest.raises(PrivacyError, match="is a link, and only regular files are opened"):
+        verify(tmp_path / "other.jsonl")
 
 
 def test_a_file_that_somebody_else_appends_to_is_noticed(tmp_path):
@@ -330,21 +339,117 @@ def test_a_data_sets_name_and_cap_cannot_be_changed(tmp_path):
             attach(nn.Linear(3, 2), plan(), ledger=other)
 
 
-def test_an_unfinished_run_on_a_data_set_is_continued(tmp_path):
+def test_attaching_to_a_data_set_begins_a_new_run(tmp_path):
     ledger, model = capped(tmp_path / "patients.jsonl", 50.0), nn.Linear(3, 2)
-    train(ledger, steps=2, model=model)
+    first = train(ledger, steps=2, model=model)
+    again = train(ledger, model=model)
+    assert first.run != again.run
+    assert [(run.run, run.released) for run in verify(ledger.path).runs] == [(first.run, 2), (again.run, 5)]
+
+
+def test_a_run_on_a_data_set_is_continued_by_its_name(tmp_path):
+    ledger, model = capped(tmp_path / "patients.jsonl", 50.0), nn.Linear(3, 2)
+    first = train(ledger, steps=2, model=model)
+    train(ledger, steps=1, model=model)
+    again = attach(model, plan(), ledger=ledger, run=first.run)
+    assert (again.run, again.released, again.remaining) == (first.run, 2, 3)
+    with pytest.raises(PrivacyError, match=f"run {first.run} in .* is in use by another process"):
+        attach(nn.Linear(3, 2), plan(), ledger=replace(ledger, run=first.run))
+    again.detach()
+    with pytest.raises(PrivacyError, match="belongs to another plan"):
+        attach(model, plan(steps=6), ledger=ledger, run=first.run)
+    with pytest.raises(ConfigError, match="'mine' names no run"):
+        attach(model, plan(), ledger=ledger, run="mine")
+
+
+def test_a_run_on_a_data_set_is_continued_by_its_state(tmp_path):
+    ledger, model = capped(tmp_path / "patients.jsonl", 50.0), nn.Linear(3, 2)
+    first = train(ledger, steps=2, model=model)
+    state = first.state_dict()
+    other = train(ledger, steps=1, model=model)
+    total = ledger.guarantee()
     again = attach(model, plan(), ledger=ledger)
-    assert (again.released, again.remaining) == (2, 3)
+    again.load_state_dict(state)
+    assert (again.run, again.released) == (first.run, 2)
+    assert ledger.guarantee() == total  # the run that attach had begun is withdrawn
+    for x, y in again.batches(DATA):
+        again.backward(F.cross_entropy(model(x), y, reduction="none"))
+    with pytest.raises(PrivacyError, match=f"the state is of run {other.run}, and here run {first.run} counts"):
+        again.load_state_dict(other.state_dict())
+    again.detach()
+    assert [run.released for run in verify(ledger.path).runs] == [5, 1]
 
 
-def test_a_broken_pass_with_none_left_is_not_continued_but_counts(tmp_path):
-    """A shuffled run of one pass that broke off: attaching again is a new run, beside the lost one."""
+def test_a_state_whose_run_another_process_has_is_refused_and_a_new_run_goes_on(tmp_path):
+    ledger, model = capped(tmp_path / "patients.jsonl", 50.0), nn.Linear(3, 2)
+    first = attach(nn.Linear(3, 2), plan(), ledger=ledger)
+    again = attach(model, plan(), ledger=ledger)
+    with pytest.raises(PrivacyError, match=f"run {first.run} in .* is in use by another process"):
+        again.load_state_dict(first.state_dict())
+    for x, y in again.batches(DATA):
+        again.backward(F.cross_entropy(model(x), y, reduction="none"))
+    assert {run.run: run.released for run in verify(ledger.path).runs} == {first.run: 0, again.run: 5}
+
+
+def test_a_state_is_continued_where_its_own_run_has_spent_the_cap(tmp_path):
+    ledger, model = capped(tmp_path / "patients.jsonl", plan().guarantee().epsilon * 1.2), nn.Linear(3, 2)
+    first = train(ledger, steps=2, model=model)
+    again = attach(model, plan(), ledger=ledger)
+    again.load_state_dict(first.state_dict())
+    for x, y in again.batches(DATA):
+        again.backward(F.cross_entropy(model(x), y, reduction="none"))
+    again.detach()
+    assert [(run.run, run.released) for run in verify(ledger.path).runs] == [(first.run, 5)]
+    with pytest.raises(BudgetExhausted, match="'patients' may spend"):
+        attach(model, plan(), ledger=ledger)
+
+
+def test_a_new_run_beside_one_that_is_not_over_is_refused_at_its_first_release(tmp_path):
+    ledger, model = capped(tmp_path / "patients.jsonl", plan().guarantee().epsilon * 1.2), nn.Linear(3, 2)
+    train(ledger, steps=2, model=model)
+    with pytest.raises(BudgetExhausted, match="'patients' may spend"):
+        train(ledger, model=model)
+    assert [run.released for run in verify(ledger.path).runs] == [2]
+
+
+def test_a_broken_pass_with_none_left_counts_beside_a_new_run(tmp_path):
     ledger = capped(tmp_path / "patients.jsonl", 50.0)
     made = plan(steps=4, sampling=Shuffled(examples=20, batch_size=5))
     train(ledger, made, steps=2)
     again = train(ledger, made)
     assert (again.released, again.remaining) == (4, 0)
     assert [run.released for run in verify(tmp_path / "patients.jsonl").runs] == [2, 4]
+
+
+@pytest.mark.parametrize("kept", [1, 20, 120, -1])
+def test_a_data_sets_ledger_whose_first_line_was_cut_off_is_begun_again(tmp_path, kept):
+    """The first line comes before any release: with half of it, nothing has been counted."""
+    ledger = capped(tmp_path / "patients.jsonl", 50.0)
+    ledger.guarantee()
+    ledger.path.write_bytes(ledger.path.read_bytes()[:kept])
+    train(ledger)
+    assert [run.released for run in verify(ledger.path).runs] == [5]
+
+
+def test_a_line_that_was_cut_off_counts_for_no_run_that_is_alive(tmp_path):
+    ledger, model = capped(tmp_path / "patients.jsonl", 50.0), nn.Linear(3, 2)
+    dead = train(ledger, steps=1)
+    alive = attach(model, plan(), ledger=ledger)
+    ledger.path.write_bytes(ledger.path.read_bytes() + b'{"at": "2026-11-18T1')
+    for x, y in alive.batches(DATA):
+        alive.backward(F.cross_entropy(model(x), y, reduction="none"))
+    alive.detach()
+    assert {run.run: (run.released, run.recovered) for run in verify(ledger.path).runs} == {
+        dead.run: (2, 1),
+        alive.run: (5, 0),
+    }
+
+
+def test_no_lock_is_left_beside_a_data_sets_ledger(tmp_path):
+    ledger = capped(tmp_path / "patients.jsonl", 50.0)
+    (tmp_path / "patients.jsonl.0123456789abcdef.lock").touch()  # of a process that was killed
+    train(ledger)
+    assert {p.name for p in tmp_path.iterdir()} == {"patients.jsonl", "patients.jsonl.lock"}
 
 
 def _attach_and_train(path, queue):

@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from discreet.checkpoint import load_checkpoint, save_checkpoint
     from discreet.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
     from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
+    from discreet.isolation import preflight
     from discreet.ledger import Ledger
     from discreet.mechanism import Mechanism
     from discreet.noise import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
     from discreet.plan import Plan
     from discreet.private import Private, attach
-    from discreet.probes import preflight
     from discreet.sampling import FixedBatches, FixedSize, Poisson, Shuffled
     from discreet.training import fit
     from discreet.verification import verify
@@ -83,7 +83,7 @@ _HOMES = {
     "calibrate": "accounting.calibrate",
     "fit": "training",
     "load_checkpoint": "checkpoint",
-    "preflight": "probes",
+    "preflight": "isolation",
     "save_checkpoint": "checkpoint",
     "tuning_cost": "accounting.tuning",
     "verify": "verification",

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from discreet.accounting import cost, cost_for_search
-from discreet.accounting.guarantee import Condition, Guarantee
-from discreet.contracts import GRID, Contract, Layout, asked
+from discreet.accounting.guarantee import Condition, Guarantee, weakest
+from discreet.contracts import GRID, Contract, Layout, asked, check_units
 from discreet.denoise import Added
 from discreet.distributed import ALONE, Ranks
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
@@ -61,7 +61,8 @@ class Aggregate:
         self.root = self._own = Root(seed)  # of what all ranks draw alike, and of this one's noise
         if not ranks.alone:
             self.root = Root(seed, ranks.lead("drawing a key", lambda: os.urandom(32)))
-        self._on_disk = ledger is not None
+        self.rows = "none"  # how far ranks' rows were compared when the loop began (discreet.data_digest)
+        self.on_disk = ledger is not None
         book = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
         self._ledger: Account = ranks.lead(
             "opening the ledger", lambda: Account(book, plan, self.layout, audit), Account.followed
@@ -245,10 +246,11 @@ class Aggregate:
 
     # --- releasing -----------------------------------------------------------------------------------------------
 
-    def release(self, **notes: bool) -> dict[str, Tensor]:
+    def release(self, rests_on: Sequence[Condition] | None = None, **notes: bool) -> dict[str, Tensor]:
         """Count the step, then add the noise: (sum + noise) / count for each parameter, and the sums are cleared.
 
-        `notes` are what the step's line in the ledger says of how it was made.
+        `rests_on` is what is known by now of how releases are made, and `notes` what the step's line in the ledger says
+        of this one.
         """
         if self.remaining == 0:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
@@ -258,9 +260,10 @@ class Aggregate:
             purpose = f"noise of shard {ranks.rank} of {ranks.size}"
         stream = self._own.stream(purpose, self.released)  # the count goes up before the noise is drawn: never twice
         known = {"seeded": True} if self.root.seeded else {}
-        together: dict[str, Any] = {} if ranks.alone else {"ranks": ranks.size}
+        together: dict[str, Any] = {} if ranks.alone else {"ranks": ranks.size, "rows": self.rows}
         shares = {"noise_shares": True} if ranks.noise_shares else {}
-        self._write(lambda: self._ledger.spend(self._participations, **known, **together, **shares, **notes))
+        told = {**together, **shares, **notes}
+        self._write(lambda: self._ledger.spend(self._participations, rests_on=rests_on, **known, **told))
         mechanism, part = self.plan.mechanism, ranks.noise_part if self._shards is None else 1.0
         scales = self._scales(mechanism.contract(self.layout, self.state), factor)
         over = 1 / self._count
@@ -289,7 +292,7 @@ class Aggregate:
         self.clear()
         return released
 
-    def _write(self, write: Callable[[], None]) -> None:
+    def _write(self, write: Callable[[], Any]) -> None:
         """Have something written in the ledger: by rank 0, and the others take note of it."""
         news = self.ranks.lead("writing the ledger", write, lambda _: self._ledger.news())
         if not self.ranks.first:
@@ -313,9 +316,10 @@ class Aggregate:
         rest = self.plan.phases(self.layout, after=self.released)
         if not self.plan.noise_schedule:
             rest = [replace(rest[0], steps=self._participations(remaining))]
-        proven = guarantee_of(self.plan, self.layout, [*spent, *rest, *self._ledger.queries])
+        same = self._ledger.same_rows(self.ranks.size)
+        proven = guarantee_of(self.plan, self.layout, [*spent, *rest, *self._ledger.queries], taking_part=weakest(same))
         rests_on = [*proven.conditions, *self._ledger.conditions, *conditions]
-        rests_on += self._ledger.together(self.ranks.size, self.ranks.noise_shares)
+        rests_on += [*same, *self._ledger.together(self.ranks.size, self.ranks.noise_shares)]
         if self.root.seeded and SEEDED not in rests_on:
             rests_on.insert(0, SEEDED)
         made = [*spent, *self._ledger.queries]
@@ -340,6 +344,11 @@ class Aggregate:
     # --- state ---------------------------------------------------------------------------------------------------
 
     @property
+    def run(self) -> str:
+        """The run's own random name, which every line of its ledger has."""
+        return self._ledger.name
+
+    @property
     def anchor(self) -> str:
         """The hash of the ledger's last line: kept elsewhere, it shows whether the file was cut short or rewritten."""
         return self._ledger.head
@@ -351,10 +360,12 @@ class Aggregate:
             "plan": self.plan.to_dict(),
             "released": self.released,
             "participations": self._ledger.participations,
-            "ledger": self._ledger.head if self._on_disk else "",
+            "ledger": self._ledger.head if self.on_disk else "",
+            "run": self._ledger.name,
             "seeded": self.root.seeded or SEEDED in self._ledger.conditions,
             **({"bound": self.state} if self._asked else {}),
             **({} if self._denoised is None else {"denoise": self._denoised}),
+            **({"together": made} if (made := self._ledger.made_by) else {}),
         }
 
     def check_state_dict(self, state: Mapping[str, Any]) -> tuple[int, int]:
@@ -365,12 +376,16 @@ class Aggregate:
         taken = whole("the state's number of participations", state.get("participations", released), least=0)
         if not self.plan.sampling.participations(released) <= taken <= released <= self.plan.steps:
             raise PrivacyError(f"the state counts {released} releases and {taken} participations, which cannot be.")
+        together = state.get("together", {})
+        if not isinstance(together, Mapping) or set(together) - {"ranks", "rows", "noise_shares"}:
+            raise PrivacyError("the state's 'together' is not what is known of ranks; load it as it was saved.")
         head = state.get("ledger")
-        if self._on_disk and head and not self._ledger.knows(str(head)):
+        if self.on_disk and head and not self._ledger.knows(str(head)):
             raise PrivacyError(
                 "the ledger lacks a line that the checkpoint knows of: it was cut short, replaced or is another run's. "
                 "Attach with the ledger the checkpoint was made with."
             )
+        self._ledger.check_adoption(state)
         fits = {
             "bound": _alike(state.get("bound"), self.state if self._asked else None),
             "denoise": self._fits(state.get("denoise"), self._denoised),
@@ -405,8 +420,8 @@ class Aggregate:
             told = {"state's releases": (released, taken), "state's bound": repr(state.get("bound"))}
             self.ranks.agree("loading a state", told)
         self.clear()
-        known = {"seeded": True} if state.get("seeded") else {}
-        self._write(lambda: self._ledger.restore(released, taken, **known))
+        known = {**({"seeded": True} if state.get("seeded") else {}), **state.get("together", {})}
+        self._write(lambda: (self._ledger.adopt(state), self._ledger.restore(released, taken, **known)))
         self.begun = self._ledger.released
         if self._asked:
             self.state = state["bound"]
@@ -459,6 +474,7 @@ class Aggregate:
         limit = self.plan.epsilon
         if limit is None:
             return
+        check_units(self.plan.sampling.contract().unit, self._ledger.queries)
         phases = [*self.plan.phases(self.layout), *self._ledger.queries]
         spent = cost(phases, self.plan.delta, self.plan.tuning).epsilon
         if spent > limit:
@@ -485,6 +501,11 @@ class Handle:
         return self.ranks.first
 
     @property
+    def run(self) -> str:
+        """The run's own random name, which every line of its ledger has; `attach(..., run=)` goes on with it."""
+        return self._aggregate.run
+
+    @property
     def released(self) -> int:
         """How many steps have been released."""
         return self._aggregate.released
@@ -504,6 +525,11 @@ class Handle:
         epsilon of the declared horizon; `so_far` stands beside it, on a condition.
         """
         return self._aggregate.guarantee(self._conditions())
+
+    @property
+    def rests_on(self) -> Sequence[Condition]:
+        """What was tested of the releases, and what was not: the conditions that are this handle's own."""
+        return self._conditions()
 
     def _conditions(self) -> Sequence[Condition]:
         """What the guarantee rests on beside the stages and the ledger."""
@@ -611,12 +637,12 @@ def _checked_draw(drawn: Any, length: int) -> Draw:
     indices = np.asarray(drawn)
     if indices.ndim == 1 and len(indices) == 0:
         return np.empty(0, np.intp)
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":
-        raise PrivacyError(f"the sampler drew {drawn!r}, which is no list of indices below {length}.")
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":  # errors do not show a draw, which is secret
+        raise PrivacyError(f"the sampler drew {type(drawn).__name__}, which is no list of indices of the data.")
     rising = bool((indices[1:] > indices[:-1]).all())  # as most draw: then the first and the last say it all
     least, most = (indices[0], indices[-1]) if rising else (indices.min(), indices.max())
     if least < 0 or most >= length:
-        raise PrivacyError(f"the sampler drew {drawn!r}, which is no list of indices below {length}.")
+        raise PrivacyError("the sampler drew what is no list of indices of the data: one is negative, or too large.")
     if not rising and len(np.unique(indices)) != len(indices):
         raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
     return indices.astype(np.intp)

@@ -2,10 +2,7 @@
 
 import copy
 import json
-import os
-import secrets
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,10 +11,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from discreet import storage
 from discreet.aggregate import Handle
 from discreet.distributed import is_sharded
 from discreet.errors import ConfigError
-from discreet.ledger import sync_folder
 
 FORMAT = "discreet-checkpoint/1"
 
@@ -71,18 +68,10 @@ def save_checkpoint(
     tensors: dict[str, Tensor] = {}
     tree = json.dumps(_flatten(parts, tensors), allow_nan=True)
     target = Path(path)
-    # a name of its own, so that two processes never write one file; the move at the end is atomic
-    scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        save_file(tensors, scratch, metadata={"format": FORMAT, "tree": tree})
-        with scratch.open("rb") as file:
-            os.fsync(file.fileno())
-        scratch.replace(target)
-        sync_folder(target.parent)
+        storage.make_folder(target.parent)
+        storage.replace(target, lambda scratch: save_file(tensors, scratch, metadata={"format": FORMAT, "tree": tree}))
     except (OSError, SafetensorError) as error:
-        with suppress(OSError):
-            scratch.unlink(missing_ok=True)
         raise ConfigError(f"the checkpoint cannot be written to {path}: {error}") from error
 
 
@@ -133,7 +122,7 @@ def load_checkpoint(
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        if not path.is_file():
+        if not storage.is_file(path):
             raise ConfigError(f"{path} is no checkpoint: there is no such file.")
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}

@@ -72,8 +72,8 @@ def demo(
 
     from discreet import demo as digits
     from discreet.accounting.guarantee import round_up
+    from discreet.isolation import preflight
     from discreet.models import build
-    from discreet.probes import preflight
     from discreet.runs import train as begin
     from discreet.verification import verify as check
 
@@ -309,6 +309,10 @@ def check(
         int | None, typer.Option("--batch-size", "--users-per-round", help=_help("budget", "batch_size"))
     ] = None,
     users: Annotated[int | None, typer.Option(help="Check at user level, with so many users.")] = None,
+    sequences: Annotated[
+        str | None,
+        typer.Option(help="Check a model of sequences for secrets: vocabulary and length of a record, as 32,16."),
+    ] = None,
     optimizer: Annotated[str | None, typer.Option(help=_help("optimizer", "name"))] = None,
     learning_rate: Annotated[float | None, typer.Option(help=_help("optimizer", "learning_rate"))] = None,
     momentum: Annotated[float | None, typer.Option(help=_help("optimizer", "momentum"))] = None,
@@ -353,6 +357,14 @@ def check(
     from discreet import config as configuration
     from discreet.checks import running, showing
 
+    if sequences is not None:
+        torch.manual_seed(whole("--seed", seed, least=0, most=2**63 - 1))
+        length = {"examples": examples, "batch_size": batch_size, "epochs": epochs, "steps": steps, "delta": delta}
+        options = {"runs": runs, "tolerance": tolerance, "level": level}
+        _check_secrets(
+            _shape(sequences), length | {"epsilon": epsilon, "noise": noise}, learning_rate, options, as_json
+        )
+        return
     flags = {
         "data.name": data, "model.name": model, "method.name": method, "budget.epsilon": epsilon,
         "budget.noise": noise, "budget.delta": delta, "budget.epochs": epochs, "budget.steps": steps,
@@ -388,6 +400,36 @@ def check(
     else:
         Console().print(*showing.tables(found), Text(showing.words(found)), sep="\n")
     if not found.passed:
+        raise typer.Exit(1)
+
+
+def _check_secrets(
+    sizes: tuple[int, ...],
+    budget: dict[str, Any],
+    learning_rate: float | None,
+    options: dict[str, Any],
+    as_json: bool,
+) -> None:
+    """The check for models of sequences, with an LSTM of 64 units."""
+    import torch
+
+    from discreet import methods
+    from discreet.checks.secrets import SequenceSetting, secrets
+
+    if len(sizes) != 2:
+        raise ConfigError("--sequences takes two numbers, the vocabulary and the length of a record, as 32,16.")
+    plan = methods.dp_sgd(**{name: value for name, value in budget.items() if value is not None})
+    rate = 0.003 if learning_rate is None else learning_rate
+    setting = SequenceSetting(
+        plan, sizes[0], sizes[1], optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=rate)
+    )
+    with _counting() as tell:
+        found = secrets(setting, **{k: v for k, v in options.items() if v is not None}, tell=tell)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), ensure_ascii=False))
+    else:
+        Console().print(str(found), soft_wrap=True, highlight=False)
+    if found.verdict.word in ("too weak", "broken"):
         raise typer.Exit(1)
 
 
@@ -479,7 +521,7 @@ def report(
 
 @app.command()
 def reproduce(
-    paper: Annotated[str, typer.Argument(help="000, 001, 002, 003 or 004.")],
+    paper: Annotated[str | None, typer.Argument(help="000, 001, 002, 003 or 004.")] = None,
     experiments: Annotated[
         list[str] | None, typer.Argument(help="Some of its experiments; all if none is named.")
     ] = None,
@@ -492,29 +534,36 @@ def reproduce(
     results: Annotated[
         Path, typer.Option(help="The folder of results; what is there already is not run again.")
     ] = Path("results"),
-    listed: Annotated[bool, typer.Option("--list", help="Only list the experiments.")] = False,
+    listed: Annotated[
+        bool, typer.Option("--list", help="Only list the experiments; those of all papers if none is named.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print what was found as JSON.")] = False,
 ) -> None:
     """A paper's tables and figures, run again on the real data, beside its own numbers and what is proven.
 
     For example: discreet reproduce 001 --quick
     """
+    from discreet.papers import FILES, running, showing
     from discreet.papers import experiment as find
     from discreet.papers import paper as open_paper
-    from discreet.papers import running, showing
 
     if quick and full:
         raise ConfigError("--quick and --full are two sizes; give one of them.")
     size: Any = "quick" if quick else "full" if full else "usual"
-    chosen = open_paper(paper)
-    known = [find(paper, name) for name in experiments or [e.name for e in chosen.experiments]]
     console = Console()
     if listed:
-        table = _table(f"paper {paper}: {chosen.name}", "cases", "seeds")
-        for one in known:
-            table.add_row(f"{one.name}: {one.title}", f"{len(list(one.cases(size)))}", f"{seeds or one.seeds[size]}")
-        console.print(table)
+        for number in FILES if paper is None else [paper]:
+            made = open_paper(number)
+            table = _table(f"paper {number}: {made.name}", "cases", "seeds")
+            for one in [find(number, name) for name in experiments or [e.name for e in made.experiments]]:
+                count = len(list(one.cases(size)))
+                table.add_row(f"{one.name}: {one.title}", f"{count}", f"{seeds or one.seeds[size]}")
+            console.print(table)
         return
+    if paper is None:
+        raise ConfigError(f"which paper? Name one of {', '.join(FILES)}, or give --list to see what there is.")
+    chosen = open_paper(paper)
+    known = [find(paper, name) for name in experiments or [e.name for e in chosen.experiments]]
     command = " ".join(["discreet reproduce", paper, *(experiments or []), *([] if size == "usual" else [f"--{size}"])])
     shown: list[dict[str, Any]] = []
     for number, one in enumerate(known, 1):
@@ -676,7 +725,7 @@ def _print_outcome(outcome: "Outcome") -> None:
 
 @app.command()
 def verify(
-    ledger: Annotated[Path, typer.Argument(help="A ledger file, or a run's folder.")],
+    ledgers: Annotated[list[Path], typer.Argument(help="A ledger file, or a run's folder; several are compared.")],
     key: Annotated[Path | None, typer.Option(help="A file with the key that signed the ledger.")] = None,
     anchor: Annotated[
         str | None, typer.Option(help="The hash of a line that must be there, as it was printed or stored elsewhere.")
@@ -685,27 +734,50 @@ def verify(
 ) -> None:
     """Check that a ledger is as it was written, and re-derive what is proven from the file alone.
 
-    Exits with 1 if a line was changed, moved or taken out, and says which.
+    Of a run's folder, its model, metrics and statistics are compared with the hashes in its ledger. Of several, it is
+    also looked whether one run was copied and continued twice. Exits with 1 if something was changed, moved or taken
+    out, and says what.
     """
+    from discreet.ledger.forks import forks
+    from discreet.verification import ledger_of
+
+    secret = None if key is None else _read_key(key)
+    if len(ledgers) > 1 and anchor is not None:
+        raise ConfigError(f"an anchor is of one ledger, and {len(ledgers)} are named; verify each by itself.")
+    results = [_verified(ledger, secret, anchor) for ledger in ledgers]
+    holds = all(result["holds"] for result in results)
+    parted = []
+    if len(ledgers) > 1 and holds:
+        parted = forks([ledger_of(place) if place.is_dir() else place for place in ledgers])
+    if as_json:
+        told = [{k: v for k, v in result.items() if k != "words"} for result in results]
+        several = {"holds": holds and not parted, "ledgers": told, "forks": [asdict(fork) for fork in parted]}
+        typer.echo(json.dumps(told[0] if len(told) == 1 else several, ensure_ascii=False))
+    else:
+        for result in results:
+            if result["holds"]:
+                Console().print(Text(result["words"]))
+            else:
+                _print_broken(result["reason"])
+        for fork in parted:
+            _print_broken(str(fork))
+    if parted or not holds:
+        raise typer.Exit(1)
+
+
+def _verified(ledger: Path, key: bytes | None, anchor: str | None) -> dict[str, Any]:
+    """What is found of one ledger, with the words for it."""
     from discreet.verification import verify as check
 
-    if ledger.is_dir() and (ledger / "config.toml").is_file():
-        from discreet.config import load
-
-        named = load(ledger / "config.toml").run.ledger  # the data set's own, which counts this run
-        ledger = ledger if named is None else Path(named)
     try:
-        found = check(ledger, key=None if key is None else _read_key(key), anchor=anchor)
+        found = check(ledger, key=key, anchor=anchor)
     except PrivacyError as error:
-        if as_json:
-            typer.echo(json.dumps({"holds": False, "reason": str(error)}, ensure_ascii=False))
-        else:
-            Console(stderr=True).print(Text.assemble(("does not hold: ", "bold red"), str(error)), soft_wrap=True)
-        raise typer.Exit(1) from error
-    if as_json:
-        typer.echo(json.dumps({"holds": True} | found.to_dict(), ensure_ascii=False))
-    else:
-        Console().print(Text(str(found)))
+        return {"holds": False, "reason": str(error)}
+    return {"holds": True} | found.to_dict() | {"words": str(found)}
+
+
+def _print_broken(reason: str) -> None:
+    Console(stderr=True).print(Text.assemble(("does not hold: ", "bold red"), reason), soft_wrap=True)
 
 
 def _read_key(path: Path) -> bytes:

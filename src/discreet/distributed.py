@@ -34,6 +34,7 @@ Group = dist.ProcessGroup | Literal[False] | None
 
 _FRAME = 2048  # bytes that each rank says at once; what is longer takes a second round
 _KINDS = {kind.__name__: kind for kind in (BudgetExhausted, ConfigError)}
+_PRIVATE = {"number of examples"}  # what an error does not show: it may be secret
 _REMEDIES = {
     "weights": "build the model from the same torch.manual_seed on every rank, or call "
     "discreet.distributed.same_weights(model) before attaching",
@@ -115,9 +116,12 @@ class Ranks:
                 raise self._all_know(_KINDS.get(kind, Disagreement)(f"rank {rank} stopped, and so all do: {words}"))
         places = [there for there, failed, _ in found if failed is None]
         if failure is None and len(set(places)) > 1:
-            words = f"ranks are not at the same place, so nothing was released: {_by_rank(places)}."
-            raise self._all_know(Disagreement(words))
+            raise self.all_raise(f"ranks are not at the same place, so nothing was released: {_by_rank(places)}.")
         return [theirs for _, _, theirs in found]
+
+    def all_raise(self, words: str) -> Exception:
+        """The error that every rank raises where all of them have found the same."""
+        return self._all_know(Disagreement(words))
 
     def _all_know(self, error: Exception) -> Exception:
         self._known = error
@@ -162,10 +166,9 @@ class Ranks:
             values = [theirs.get(name) for theirs, _ in found]
             if any(value != values[0] for value in values):
                 remedy = _REMEDIES.get(name, "give every rank the same")
-                words = (
-                    f"ranks differ in their {name} ({_by_rank(values)}), so they would not train one model with one "
-                )
-                raise self._all_know(Disagreement(f"{words}budget; {remedy}. Nothing was released."))
+                shown = "" if name in _PRIVATE else f" ({_by_rank(values)})"
+                words = f"ranks differ in their {name}{shown}, so they would not train one model with one budget"
+                raise self.all_raise(f"{words}; {remedy}. Nothing was released.")
         return [theirs for _, theirs in found]
 
     def lead(self, place: str, action: Callable[[], Any], tell: Callable[[Any], Any] = lambda result: result) -> Any:

@@ -8,7 +8,9 @@ The module stays as it is, but for one thing: `training_step` returns one loss p
 optimizers, schedules and checkpoints stay too.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ class Privacy(Callback):
         self._earlier: dict[str, Any] = {}  # what an earlier fit of this callback has spent
         self._loaded: dict[str, Any] = {}  # what a checkpoint has told
         self._released = 0  # before the batch that is under way
+        self._batch: tuple[Any, int] = (None, 0)
 
     @property
     def private(self) -> Private:
@@ -114,6 +117,7 @@ class Privacy(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Remember how much was released."""
         self._released = self.private.released
+        self._batch = batch, batch_idx
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -154,7 +158,18 @@ class Privacy(Callback):
         """What the trainer calls where it would have called loss.backward()."""
         if args or kwargs:
             raise ConfigError("a private backward pass takes the losses and nothing else.")
-        self.private.backward(tensor)
+        if not model.automatic_optimization:
+            self.private.backward(tensor)
+            return
+        batch, batch_idx = self._batch
+
+        def loss_fn(batch: Any) -> Tensor:
+            step: Any = model.training_step
+            found = step(batch, batch_idx) if "batch_idx" in signature(step).parameters else step(batch)
+            return found["loss"] if isinstance(found, dict) else found
+
+        with _silent(model):
+            self.private.backward_of(tensor, loss_fn, batch)
 
     def _end(self, trainer: Trainer) -> None:
         vars(trainer.precision_plugin).pop("backward", None)
@@ -176,6 +191,18 @@ class _Draws:
 
     def __len__(self) -> int:
         return self._steps
+
+
+@contextmanager
+def _silent(module: LightningModule) -> Generator[None]:
+    """The module logs nothing while its step is tried again."""
+    names = ("log", "log_dict")
+    vars(module).update(dict.fromkeys(names, lambda *args, **kwargs: None))
+    try:
+        yield
+    finally:
+        for name in names:
+            vars(module).pop(name, None)
 
 
 def _check_trainer(trainer: Trainer) -> None:

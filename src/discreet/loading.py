@@ -87,6 +87,21 @@ def load(
     return iter(loader)
 
 
+def reader(data: Any, collate_fn: Collate | None) -> tuple[Callable[[int], Any], Collate]:
+    """How a row is read by its number, and how a batch is made of some rows."""
+    tensors = tensors_of(data)
+    if tensors is None:
+        return data.__getitem__, collate_fn or default_collate
+    if collate_fn is not None:
+        found = TensorDataset(*tensors) if isinstance(data, tuple) else data
+        return found.__getitem__, collate_fn
+    if isinstance(data, Tensor):
+        return lambda i: data[i], torch.stack
+    return lambda i: tuple(t[i] for t in tensors), lambda rows: tuple(
+        torch.stack(column) for column in zip(*rows, strict=True)
+    )
+
+
 def tensors_of(data: Any) -> tuple[Tensor, ...] | None:
     """The tensors that data consists of, if it is nothing else."""
     if isinstance(data, Tensor):

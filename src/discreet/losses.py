@@ -32,8 +32,8 @@ def sequence_losses(
     """
     if logits.dim() != 3 or labels.shape != logits.shape[:2] or labels.is_floating_point():
         raise ConfigError(
-            f"logits {tuple(logits.shape)} and labels {tuple(labels.shape)} do not fit: [rows, tokens, words] and one "
-            "whole number for each token are needed."
+            f"logits of {logits.dim()} dimensions and labels of {labels.dim()} ({labels.dtype}) do not fit: [rows, "
+            "tokens, words] and one whole number for each token are needed."
         )
     if shift:
         logits, labels = logits[:, :-1], labels[:, 1:]
@@ -71,7 +71,7 @@ def unit_losses(losses: Tensor, rows: int, *, reduction: Reduction = "mean") -> 
     """
     whole("rows of a unit", rows, least=1)
     if losses.dim() != 1 or len(losses) % rows:
-        raise ConfigError(f"losses of shape {tuple(losses.shape)} are not {rows} for each unit.")
+        raise ConfigError(f"the losses, in {losses.dim()} dimensions, are not {rows} for each unit.")
     split = losses.view(-1, rows)
     return split.sum(1) if _checked(reduction) == "sum" else split.mean(1)
 

@@ -10,9 +10,9 @@ from typing import Any, Protocol, Self
 from discreet import bounds as _bounds
 from discreet import noise as _noise
 from discreet import sampling as _sampling
-from discreet.accounting.guarantee import Claim, Condition, Guarantee, guarantee
+from discreet.accounting.guarantee import Claim, Condition, Guarantee, Status, guarantee
 from discreet.accounting.tuning import Tuning
-from discreet.contracts import Layout, Participation, Phase
+from discreet.contracts import Layout, Participation, Phase, check_units
 from discreet.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
 from discreet.description import build, describe, to_toml
 from discreet.errors import ConfigError, positive, whole
@@ -119,9 +119,11 @@ class Plan:
     def guarantee(self, *, group: int = 1, beside: Sequence[Phase] = ()) -> Guarantee:
         """What this plan proves if it is carried out to its end, for each unit or for each `group` of so many.
 
-        `beside` are other releases on the same data, a private covariance say. Needs neither data nor a model.
+        `beside` are other releases on the same data, a private covariance say, that protect the same unit. Needs
+        neither data nor a model.
         """
         whole("group", group, least=1, most=10**6)
+        check_units(self.sampling.contract().unit, beside)
         return guarantee_of(self, None, [*self.phases(group=group), *(replace(p, group=group) for p in beside)])
 
     def phase(self, layout: Layout | None = None, steps: int | None = None, group: int = 1) -> Phase:
@@ -242,13 +244,18 @@ def known_stages() -> set[str]:
     return {c.__name__ for c in (*SAMPLERS, *DENOISERS)} | set(_bounds.__all__) | set(_noise.__all__)
 
 
-def guarantee_of(plan: Plan, layout: Layout | None, phases: Sequence[Phase]) -> Guarantee:
-    """The guarantee of these releases of a plan, for a model of this layout (None: not known yet)."""
+def guarantee_of(
+    plan: Plan, layout: Layout | None, phases: Sequence[Phase], *, taking_part: Status = "proven"
+) -> Guarantee:
+    """The guarantee of these releases of a plan, for a model of this layout (None: not known yet).
+
+    `taking_part` is how far it is known who took part: by construction, but where ranks must have had the same rows.
+    """
     who = plan.sampling.contract()
     contract = plan.mechanism.contract_for(layout)
     premises = () if contract is None else contract.premises
     conditions = (
-        Condition(_TAKING_PART[who.scheme, who.rate == 1].format(unit=who.unit), "proven"),
+        Condition(_TAKING_PART[who.scheme, who.rate == 1].format(unit=who.unit), taking_part),
         Condition(f"each {who.unit}'s share of each sum was bounded before the noise was added", "proven"),
         *(Condition(text, "proven") for text in premises),
         *_ARITHMETIC[plan.mechanism.hardening],
@@ -258,6 +265,11 @@ def guarantee_of(plan: Plan, layout: Layout | None, phases: Sequence[Phase]) -> 
             "figures of merit were computed on other data than the training examples, whom this does not protect",
             "assumed",
         ),
+        Condition(
+            "what prepares the data (ranges, categories, sizes, words) was stated without looking at it, or is counted",
+            "assumed",
+        ),
+        Condition("settings were chosen without these rows, or by noisy scores that a ledger counts", "assumed"),
     )
     if plan.tuning is not None:
         best = "the best run was chosen by a score that is itself private or of public data, and only it was released"

@@ -6,13 +6,11 @@ no other row's output may change, then or in the next batch. Nothing is released
 """
 
 import copy
-import random
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
@@ -22,6 +20,7 @@ from discreet.errors import PrivacyError
 from discreet.gradients import Engine
 from discreet.gradients.engine import UnitGradients
 from discreet.gradients.uses import sum_dtype
+from discreet.state import Random, reachable
 
 _UNITS = 4  # units whose contributions are made one by one
 _MOST_CALLS = 8  # of the model in one batch that are replayed
@@ -35,7 +34,7 @@ class Calls:
     """The model's calls in one batch, as they can be made again: arguments, random numbers and autocast before them."""
 
     arguments: list[tuple[tuple[Any, ...], dict[str, Any]]]
-    random: "_Random"
+    random: Random
     autocast: list[tuple[str, torch.dtype]]
 
 
@@ -50,7 +49,7 @@ class Recorder:
             return
         if self.calls is None:
             devices = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
-            self.calls = Calls([], _Random(), [(d, torch.get_autocast_dtype(d)) for d in devices])
+            self.calls = Calls([], Random(), [(d, torch.get_autocast_dtype(d)) for d in devices])
         if len(self.calls.arguments) < _MOST_CALLS:
             self.calls.arguments.append(_map((args, kwargs), lambda t: t.detach()))
 
@@ -61,30 +60,12 @@ class Recorder:
         return Recorder, ()
 
 
-class _Random:
-    """The state of every generator a forward pass may draw from."""
-
-    def __init__(self) -> None:
-        self._torch, self._numpy, self._python = torch.get_rng_state(), np.random.get_state(), random.getstate()
-
-    def same(self) -> bool:
-        """Whether nothing was drawn since."""
-        now = _Random()
-        arrays = all(np.array_equal(a, b) for a, b in zip(self._numpy, now._numpy, strict=True))
-        return torch.equal(self._torch, now._torch) and arrays and self._python == now._python
-
-    def restore(self) -> None:
-        torch.set_rng_state(self._torch)
-        np.random.set_state(self._numpy)
-        random.setstate(self._python)
-
-
 # --- replaying -------------------------------------------------------------------------------------------------------
 
 Run = Callable[[nn.Module, Any], Any]
 
 
-def replay(model: nn.Module, run: Run, batch: Any, rows: int, state: _Random, *, strict: bool = False) -> bool:
+def replay(model: nn.Module, run: Run, batch: Any, rows: int, state: Random, *, strict: bool = False) -> bool:
     """Run the model on copies with one row replaced; a PrivacyError names the module where examples mix.
 
     `run(model, batch)` returns whatever is computed, one row for each of the batch's `rows`. False where that cannot be
@@ -112,7 +93,7 @@ class _CannotTellError(Exception):
     """Nothing can be learned from a replay."""
 
 
-def _look(model: nn.Module, run: Run, batch: Any, rows: int, dimensions: list[int | None], state: _Random) -> None:
+def _look(model: nn.Module, run: Run, batch: Any, rows: int, dimensions: list[int | None], state: Random) -> None:
     """Compare on some of the rows where a batch is large; on all of them if the model takes no fewer."""
     some, kept = _thinned(batch, rows, dimensions)
     if kept < rows:
@@ -200,7 +181,7 @@ def _thinned(batch: Any, rows: int, dimensions: list[int | None]) -> tuple[Any, 
     return _map(batch, lambda t: next(made)), kept
 
 
-def _compare(model: nn.Module, run: Run, changed: _Changed, rows: int, state: _Random) -> None:
+def _compare(model: nn.Module, run: Run, changed: _Changed, rows: int, state: Random) -> None:
     """Raise if another row's output, the model's own state, or the next batch's output depends on the row."""
     batch, swapped, grow, row = changed
     before = _frozen(model)
@@ -237,7 +218,7 @@ def _compare(model: nn.Module, run: Run, changed: _Changed, rows: int, state: _R
         )
 
 
-def _count(model: nn.Module, run: Run, batch: Any, rows: int, dimensions: list[int | None], state: _Random) -> None:
+def _count(model: nn.Module, run: Run, batch: Any, rows: int, dimensions: list[int | None], state: Random) -> None:
     """Raise if a row's output depends on how many others there are, or on its place among them.
 
     Nothing can be told of a model that takes no fewer rows, or that draws random numbers: they fall to other rows then.
@@ -262,9 +243,9 @@ def _count(model: nn.Module, run: Run, batch: Any, rows: int, dimensions: list[i
                 )
 
 
-def _draws(run: Run, model: nn.Module, batch: Any, state: _Random) -> bool:
+def _draws(run: Run, model: nn.Module, batch: Any, state: Random) -> bool:
     """Whether random numbers are drawn."""
-    before = _Random()
+    before = Random()
     try:
         state.restore()
         with torch.no_grad():
@@ -283,7 +264,7 @@ def _carries(name: str) -> PrivacyError:
     )
 
 
-def _repeats(model: nn.Module, run: Run, batch: Any, state: _Random) -> bool:
+def _repeats(model: nn.Module, run: Run, batch: Any, state: Random) -> bool:
     """Whether the same batch gives the same outputs twice, from the same state."""
     try:
         return _alike(_made(run, _copy(model), batch, state), _made(run, _copy(model), batch, state), 0, None)
@@ -299,8 +280,8 @@ def _copy(model: nn.Module) -> nn.Module:
         raise _CannotTellError from error
 
 
-def _made(run: Run, model: nn.Module, batch: Any, state: _Random) -> Any:
-    before = _Random()
+def _made(run: Run, model: nn.Module, batch: Any, state: Random) -> Any:
+    before = Random()
     state.restore()
     try:
         with torch.no_grad():
@@ -330,6 +311,14 @@ def _tensors(value: Any) -> list[Tensor]:
     return [t for t in tree_flatten(value)[0] if isinstance(t, Tensor)]
 
 
+def _outputs(value: Any) -> list[Tensor]:
+    """The tensors of a model's output, also those inside of objects; where there are none, nothing can be told."""
+    found = _tensors(value) or [t for _, t in reachable({"": value}) if isinstance(t, Tensor)]
+    if not found:
+        raise _CannotTellError
+    return found
+
+
 def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     leaves, spec = tree_flatten(value)
     return tree_unflatten([function(x) if isinstance(x, Tensor) else x for x in leaves], spec)
@@ -337,7 +326,7 @@ def _map(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
 
 def _alike(one: Any, other: Any, rows: int, row: int | None) -> bool:
     """Whether two outputs are equal but for rounding, apart from one row (None: in all of them)."""
-    mine, theirs = _tensors(one), _tensors(other)
+    mine, theirs = _outputs(one), _outputs(other)
     if len(mine) != len(theirs):
         return False
     return all(_equal(a, b, rows, row) for a, b in zip(mine, theirs, strict=True))
@@ -368,7 +357,7 @@ def _close(a: Tensor, b: Tensor) -> bool:
 _Trace = list[tuple[str, Any, Any]]
 
 
-def _traced_calls(model: nn.Module, run: Run, batch: Any, state: _Random, before: Any = None) -> _Trace:
+def _traced_calls(model: nn.Module, run: Run, batch: Any, state: Random, before: Any = None) -> _Trace:
     """Every module's inputs and outputs, in the order in which they end; with another batch `before` it, if given."""
     twin = _copy(model)
     calls: _Trace = []
@@ -526,31 +515,3 @@ def _unbounded(found: float, block: Block) -> PrivacyError:
         f"one example moves the sum by {found:.4g} where the bound says {block.norm:.4g} "
         f"({', '.join(block.members)}); the bound does not bound. Nothing was released."
     )
-
-
-# --- for a user's own tests ------------------------------------------------------------------------------------------
-
-
-def preflight(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], example: Any) -> None:
-    """Try to falsify a model and a loss before any private data is touched; silent if nothing is found.
-
-    `loss(model, batch)` returns one loss for each row of the batch; `example` is a batch of public or made-up rows,
-    best a handful of different ones. Replays model and loss together, so labels' statistics are seen too; probes
-    isolation by reweighting; and compares the engine's gradients with autograd's. Fit for a test of your own.
-    """
-    state = _Random()
-    twin = copy.deepcopy(model)
-    losses = loss(twin, example)
-    if not isinstance(losses, Tensor) or losses.dim() != 1:
-        raise PrivacyError("the loss must return one value for each row of the batch, shape (rows,).")
-    engine, sketch = Engine(twin), Sketch()
-    plain = sketch.gradients(losses, engine)
-    gradients = engine.gradients(losses, len(losses), probe=True)
-    with torch.no_grad():
-        check_sums(gradients, plain, sketch)
-    state.restore()
-    if not replay(model, loss, example, len(losses), state, strict=True):
-        raise PrivacyError(
-            "the example batch cannot be replayed: give at least two rows that differ, a number of rows that no other "
-            "dimension has, and a model that can be copied and is deterministic for given random numbers."
-        )

@@ -1,6 +1,7 @@
 """A run's folder: what was asked for, what was planned, spent, measured and proven, and the trained model.
 
     config.toml         what was asked for, defaults included
+    run.json            which run it is: a random name that every line of its ledger has
     plan.toml           the plan it was resolved into, its noise solved
     ledger.jsonl        what was spent (unless the data set's own ledger counts it)
     metrics.jsonl       what was measured on the way, a line an evaluation
@@ -10,37 +11,37 @@
     features.safetensors  the private statistics that whiten features, where there are any; they go with the model
     audit.toml          what an audit within the run tests, declared before the first release
     coins               its coins and scores, the owner's secret, until the audit is done
+    noise.json          what hides the features' statistics, the owner's secret, until these are written
     audit.json          what attacks measured
     end.json            that it has finished, and how
 
 Each file appears whole or not at all. A run that was killed at any moment is continued by `resume`; one that has
 finished says so and is left alone. One process at a time has the folder. A run that was refused before its first
 release leaves nothing behind.
+
+What is said of privacy is derived from the ledger whenever it is said; its closing line has the hashes of the model,
+the metrics and the statistics. guarantee.json and end.json are compared with it, and never believed.
 """
 
 import copy
+import hashlib
 import json
 import math
 import os
-import re
-import secrets
 import tomllib
-from collections.abc import Callable, Generator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import torch
-from filelock import FileLock, Timeout
-from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import nn
 
 from discreet import config as configuration
-from discreet import federated
+from discreet import federated, run_folder, storage
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit.one_run import check_level
 from discreet.audit.witness import Declared, Witness, declare
@@ -56,12 +57,14 @@ from discreet.features.pipeline import Features, Pipeline
 from discreet.features.pipeline import load as load_statistics
 from discreet.features.pipeline import save as save_statistics
 from discreet.federated import Local, Users
-from discreet.ledger import Ledger, sync_folder
+from discreet.ledger import Ledger, conclude
+from discreet.ledger.file import has_hash
 from discreet.loading import as_tensors, length_of
 from discreet.models import build
 from discreet.plan import Plan
+from discreet.run_folder import COINS, METRICS, NOISE, STATISTICS, write
 from discreet.training import OPTIMIZERS, Fitted, Record, fit, loss_for
-from discreet.verification import verify
+from discreet.verification import verify_folder
 
 
 @dataclass
@@ -106,22 +109,20 @@ def train(config: Config, folder: str | Path, watch: Watch | None = None) -> Out
 
 
 def _begin(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outcome:
-    made = _make(folder)
+    made = run_folder.make(folder)
     try:
-        with _held(folder):
-            _make(folder)  # somebody may have had it until now
-            _tidy(folder)
+        with run_folder.held(folder):
+            run_folder.make(folder)  # somebody may have had it until now
+            run_folder.tidy(folder)
+            settled = _settled(config)
             try:
-                settled = _settled(config)
                 write(folder / "config.toml", settled.to_toml())
                 return _carry_out(settled, folder, watch, ranks)
             except (ConfigError, PrivacyError):
-                _unmake(folder)
+                run_folder.unmake(folder, _ledger(settled, folder))
                 raise
     finally:
-        for place in made:  # only those that are empty again
-            with suppress(OSError):
-                place.rmdir()
+        run_folder.remove_made(made)
 
 
 def resume(folder: str | Path, watch: Watch | None = None) -> Outcome:
@@ -132,40 +133,63 @@ def resume(folder: str | Path, watch: Watch | None = None) -> Outcome:
 
 
 def _resume(folder: Path, watch: Watch, ranks: Ranks) -> Outcome:
-    if not os.path.isfile(folder / "config.toml"):
-        raise ConfigError(f"{folder} is no run's folder: it has no config.toml. Begin one with: discreet train")
+    run_folder.check_files(folder)
     config = configuration.load(folder / "config.toml")
     finished = read_end(folder)
     ranks.agree("resume", {"view of whether the run has finished": finished is not None})
     if finished is not None:
-        (folder / COINS).unlink(missing_ok=True)  # a crash may have come between the end and this
+        if ranks.first:
+            run_folder.tidy_finished(folder)
         return finished
     check(config)
     if not ranks.first:
         return _carry_out(config, folder, watch, ranks)
-    with _held(folder):
-        _tidy(folder)
+    with run_folder.held(folder):
+        run_folder.tidy(folder)
+        run_folder.check_ledger(folder, _ledger(config, folder))
         return _carry_out(config, folder, watch, ranks)
 
 
 def read_end(folder: str | Path) -> Outcome | None:
-    """How a run ended, if it has."""
-    end = Path(folder) / "end.json"
-    if not os.path.isfile(end):
+    """How a run ended, if it has: derived from its ledger, and compared with what its folder says."""
+    place = Path(folder)
+    end = place / "end.json"
+    if not os.path.lexists(end):
         return None
+    verified, own = verify_folder(place)
     try:
-        values = json.loads(end.read_text(encoding="utf-8"))
-        proven = Guarantee.from_json((end.parent / "guarantee.json").read_text(encoding="utf-8"))
-        if (end.parent / "ledger.jsonl").is_file():
-            counted = verify(end.parent).runs[0].guarantee
-            if proven.epsilon < counted.epsilon * (1 - 1e-9) or proven.delta != counted.delta:
-                raise PrivacyError(
-                    f"{folder}/guarantee.json says less than its ledger proves (epsilon {counted.epsilon:.4g}); it was "
-                    "changed."
-                )
-        return Outcome(end.parent, proven, values["accuracy"], True, values["lost"], values["anchor"], already=True)
+        values = json.loads(storage.read_text(end))
+        stated = Guarantee.from_json(storage.read_text(place / "guarantee.json"))
+        accuracy, lost, anchor = values["accuracy"], values["lost"], values["anchor"]
+        if own.ended:
+            measured = _last_accuracy(storage.read_text(place / METRICS))
+            said = [("accuracy", accuracy, measured), ("lost", lost, own.lost), ("anchor", anchor, own.head)]
+        else:
+            said = [("anchor", has_hash(Path(verified.path), str(anchor)), True)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{folder} has finished, but cannot be read: {error}") from error
+    if not verified.old and not own.ended:
+        raise PrivacyError(
+            f"{folder} says that it has finished, and {verified.path} does not: it was cut short, or end.json is "
+            "another run's."
+        )
+    for name, found, wanted in said:
+        if found != wanted:
+            raise PrivacyError(f"{end} was changed: its {name} is not what the run left.")
+    if stated.epsilon < own.guarantee.epsilon * (1 - 1e-9) or stated.delta != own.guarantee.delta:
+        raise PrivacyError(
+            f"{folder}/guarantee.json says less than its ledger proves (epsilon {own.guarantee.epsilon:.4g}); it was "
+            "changed."
+        )
+    if own.ended and stated != own.guarantee:
+        raise PrivacyError(f"{folder}/guarantee.json is not what its ledger proves, word for word; it was changed.")
+    return Outcome(place, own.guarantee, accuracy, True, lost, anchor, already=True)
+
+
+def _last_accuracy(metrics: str) -> float | None:
+    """The accuracy of the last step that was measured."""
+    records = [json.loads(line) for line in metrics.splitlines()]
+    return max(records, key=lambda values: values["step"], default={}).get("accuracy")
 
 
 def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outcome:
@@ -183,30 +207,35 @@ def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outc
     users = None if config.federated is None else users_of(config.federated, data, config.run.seed)
     units = length_of(data.train) if users is None else len(users)
     plan = ranks.lead("solving for the noise", lambda: _plan(config, folder, units, model, watch))
+    ledger = _ledger(config, folder)
+    if ranks.first:
+        ledger = replace(ledger, run=run_folder.identity(folder))  # on disk before a line of the ledger has it
+        if not (folder / "plan.toml").exists():
+            write(folder / "plan.toml", plan.save)
     if featured is not None:
-        data, featured = featured.data(folder, plan), None  # images are not needed any more
+        data, featured = featured.data(folder, plan, ledger), None  # images are not needed any more
     optimizer = make_optimizer(config.beside_canaries(length_of(data.train)), model)
     witness = _witness(config, folder, model, data, plan)
     board = _Board(folder / "tensorboard") if config.run.tensorboard and ranks.first else None
     if ranks.first:
-        _mend_records(folder)
+        run_folder.mend_records(folder)
 
     def record(values: Record) -> None:
         if not ranks.first:
             return
-        _append(folder / "metrics.jsonl", json.dumps(values))  # of two for one step, after a crash, the later holds
+        run_folder.add_record(folder, values)
         if board is not None:
             board.add(values)
         watch.record(values)
 
     def begin(done: int, steps: int) -> None:
         if done and ranks.first:
-            (folder / _BEGUN).touch()
+            run_folder.begin(folder)
         watch.begin(done, steps)
 
     def step(number: int) -> None:
         if number == 1 and ranks.first:
-            (folder / _BEGUN).touch()
+            run_folder.begin(folder)
         watch.step(number)
 
     watch.stage("training")
@@ -214,7 +243,7 @@ def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outc
         "test": data.test,
         "optimizer": optimizer,
         "schedule": make_schedule(config, optimizer, plan.steps),
-        "ledger": _ledger(config, folder),
+        "ledger": ledger,
         "checkpoint": folder / "checkpoint",
         "checkpoint_every": config.run.checkpoint_every,
         "averaging": config.averaging.decay,
@@ -234,7 +263,7 @@ def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outc
         fitted = federated.fit(model, users, plan, **federated_settings(config.federated, users, plan), **course)
     if board is not None:
         board.close()
-    return ranks.lead("writing down the end", lambda: _conclude(fitted, folder, witness))
+    return ranks.lead("writing down the end", lambda: _conclude(fitted, folder, ledger, witness))
 
 
 class _Featured:
@@ -251,18 +280,19 @@ class _Featured:
         images, _ = as_tensors(part)
         return self._pipeline.extract(images, lambda d, n: self._watch.count(f"features of {which}", d, n))
 
-    def data(self, folder: Path, plan: Plan) -> Data:
+    def data(self, folder: Path, plan: Plan, ledger: Ledger) -> Data:
         """The rows that are trained on; statistics that were released before are taken from the folder."""
         path, pipeline = folder / STATISTICS, self._pipeline
         if path.is_file():
             fitted = load_statistics(pipeline, path)
         else:
             self._watch.stage("asking for the features' statistics")
-            (folder / _BEGUN).touch()
+            key = self._noise(folder)
             sampling = plan.sampling
             settings: Any = {"size": sampling.largest_batch_size, "adjacency": sampling.contract().adjacency}
-            fitted = pipeline.fit(self._train, Ledger(folder / "ledger.jsonl"), **settings)
-            _replace(path, lambda scratch: save_statistics(fitted, scratch))
+            fitted = pipeline.fit(self._train, ledger, key=key, **settings)
+            write(path, lambda scratch: save_statistics(fitted, scratch))
+        storage.remove(folder / NOISE)
         self._watch.stage("whitening features")
         data = self._data
         train = pipeline.rows(self._train, fitted), as_tensors(data.train)[1]
@@ -270,6 +300,36 @@ class _Featured:
         if self._test is not None and data.test is not None:
             test = pipeline.rows(self._test, fitted), as_tensors(data.test)[1]
         return Data(data.name, train, test, self.shape, data.classes, data.note)
+
+    def _noise(self, folder: Path) -> bytes:
+        """What hides the statistics: drawn once, and on disk before they are counted.
+
+        If a crash comes before they are written, the same noise on the same data is the same answer, and not a new one.
+        """
+        path = folder / NOISE
+        if not storage.is_file(path):
+            key = os.urandom(32)
+            write(path, json.dumps({"key": key.hex(), "data": self._digest(key)}), private=True)
+            return key
+        try:
+            values = json.loads(storage.read_text(path))
+            key, data = bytes.fromhex(values["key"]), values["data"]
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"{path} cannot be read: {error}") from error
+        if len(key) != 32 or data != self._digest(key):
+            raise PrivacyError(
+                "the data is not what it was when the features' statistics were asked for, and the noise that was "
+                "drawn for them hides nothing twice. Go on with the same data, or begin a new run."
+            )
+        return key
+
+    def _digest(self, key: bytes) -> str:
+        """Of the images and of what makes features of them; it tells nothing without the key."""
+        found = hashlib.blake2b(repr(self._pipeline).encode(), key=key)
+        images, _ = as_tensors(self._data.train)
+        found.update(repr((images.dtype, tuple(images.shape))).encode())
+        found.update(images.contiguous().numpy().data)
+        return found.hexdigest()
 
 
 def _witness(config: Config, folder: Path, model: nn.Module, data: Data, plan: Plan) -> Witness | None:
@@ -279,7 +339,7 @@ def _witness(config: Config, folder: Path, model: nn.Module, data: Data, plan: P
         return None
     if path.is_file():
         try:
-            declared = Declared.from_dict(tomllib.loads(path.read_text(encoding="utf-8")))
+            declared = Declared.from_dict(tomllib.loads(storage.read_text(path)))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
     else:
@@ -288,22 +348,34 @@ def _witness(config: Config, folder: Path, model: nn.Module, data: Data, plan: P
     return Witness(model, plan, declared, loss_for(data.train), secret=folder / COINS)
 
 
-def _conclude(fitted: Fitted, folder: Path, witness: Witness | None) -> Outcome:
-    """Write what a run leaves behind; the file that says it has finished comes last."""
-    proven, audit = fitted.guarantee, None
+def _conclude(fitted: Fitted, folder: Path, ledger: Ledger, witness: Witness | None) -> Outcome:
+    """Write what a run leaves behind; the file that says it has finished comes last.
+
+    The ledger is closed once the files are there whose hashes it has, and what is proven is what it proves.
+    """
+    run, end, audit = fitted.run, None, None
+    run_folder.complete_records(folder, fitted.records)
+    if fitted.finished:
+        weights = {n: t.detach().cpu().clone().contiguous() for n, t in fitted.model.state_dict().items()}
+        write(folder / "model.safetensors", lambda path: save_file(weights, path))
+        names = ["model.safetensors", METRICS, STATISTICS]
+        if witness is not None:
+            audit = {"audited": "run"} | witness.figures(fitted.guarantee)
+            write(folder / "audit.json", json.dumps(audit))
+            names.append("audit.json")
+        end = {"files": run_folder.digests(folder, *names), "lost": fitted.lost}
+    anchor = conclude(ledger, run, fitted.rests_on, end)
+    try:
+        proven = verify_folder(folder)[1].guarantee
+    except ConfigError:  # it was stopped before anything was counted
+        proven = fitted.guarantee
     write(folder / "guarantee.json", proven.to_json())
     write(folder / "guarantee.txt", f"{proven}\n")
     if fitted.finished:
-        weights = {n: t.detach().cpu().clone().contiguous() for n, t in fitted.model.state_dict().items()}
-        _replace(folder / "model.safetensors", lambda path: save_file(weights, path))
-        if witness is not None:
-            audit = {"audited": "run"} | witness.figures(proven)
-            write(folder / "audit.json", json.dumps(audit))
-        end = {"accuracy": fitted.accuracy, "lost": fitted.lost, "anchor": fitted.anchor}
-        write(folder / "end.json", json.dumps(end))
+        write(folder / "end.json", json.dumps({"accuracy": fitted.accuracy, "lost": fitted.lost, "anchor": anchor}))
         if witness is not None:
             witness.forget_secret()
-    return Outcome(folder, proven, fitted.accuracy, fitted.finished, fitted.lost, fitted.anchor, audit=audit)
+    return Outcome(folder, proven, fitted.accuracy, fitted.finished, fitted.lost, anchor, audit=audit)
 
 
 def check(config: Config) -> None:
@@ -457,7 +529,7 @@ def federated_settings(section: FederatedSection, users: Users, plan: Plan) -> d
 
 
 def _plan(config: Config, folder: Path, examples: int, model: nn.Module, watch: Watch) -> Plan:
-    """The plan in the folder, or a new one, which is written there before anything is spent."""
+    """The plan in the folder, or a new one."""
     path = folder / "plan.toml"
     if path.is_file():
         return Plan.load(path)
@@ -472,7 +544,6 @@ def _plan(config: Config, folder: Path, examples: int, model: nn.Module, watch: 
             "added or removed; leave rate and adjacency out of [stages] sampling. (It is proven of "
             f"{', '.join(REMOTE)} without a limit, whose test parts are fixed.)"
         )
-    _replace(path, made.save)
     return made
 
 
@@ -597,111 +668,3 @@ def _settled(config: Config) -> Config:
     optimizer = msgspec.structs.replace(config.optimizer, learning_rate=_learning_rate(config))
     run = msgspec.structs.replace(run, ledger=found(run.ledger))
     return msgspec.structs.replace(config, data=data, optimizer=optimizer, run=run)
-
-
-# --- files -----------------------------------------------------------------------------------------------------------
-
-
-STATISTICS = "features.safetensors"  # what whitens features, once it is released
-COINS = "coins"  # of the canaries, until their audit is done
-_BEGUN = ".begun"  # that a step was released, wherever it was counted
-_FILES = ("config.toml", "plan.toml", "ledger.jsonl", "metrics.jsonl", "checkpoint", "model.safetensors")
-_SCRATCH = re.compile(r"\..+\.[0-9a-f]{8}")
-_LOCK = ".lock"
-
-
-def _make(folder: Path) -> list[Path]:
-    """Make a run's folder, or take one that is empty; which folders were made, the innermost first."""
-    try:
-        if folder.exists() and (not folder.is_dir() or not _empty(folder)):
-            raise ConfigError(
-                f"{folder} is there already and is left alone; choose another --out, or go on with: discreet resume "
-                f"{folder}"
-            )
-        made = [place for place in (folder, *folder.parents) if not place.exists()]
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be made: {error}") from error
-    return made
-
-
-def _empty(folder: Path) -> bool:
-    """Whether nothing is in a folder but what a run leaves that was killed before its config was written."""
-    return all(p.name == _LOCK or _SCRATCH.fullmatch(p.name) for p in folder.iterdir())
-
-
-def _unmake(folder: Path) -> None:
-    """Take away what a run wrote that has released nothing; one that has released anything stays."""
-    ledger = folder / "ledger.jsonl"
-    if ledger.is_file() and ledger.read_bytes().count(b"\n") > 1:
-        return
-    if any((folder / name).exists() for name in ("checkpoint", "metrics.jsonl", _BEGUN)):
-        return
-    for name in (*_FILES, "audit.toml", COINS, "ledger.jsonl.lock", _LOCK):
-        (folder / name).unlink(missing_ok=True)
-
-
-def _tidy(folder: Path) -> None:
-    """Take away what a killed process left half written."""
-    for path in folder.iterdir():
-        if _SCRATCH.fullmatch(path.name):
-            path.unlink(missing_ok=True)
-    ledger = folder / "ledger.jsonl"
-    opened = not ledger.is_file() or b"\n" in ledger.read_bytes()
-    if not opened and not (folder / "checkpoint").exists():  # its first line comes before any release
-        ledger.unlink()
-
-
-@contextmanager
-def _held(folder: Path) -> Generator[None]:
-    """Have the folder for oneself; the system lets it go when the process ends, however it ends."""
-    lock = FileLock(folder / _LOCK)
-    try:
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise ConfigError(f"{folder} is in use by another process; wait for it, or stop it.") from error
-    except OSError as error:
-        raise ConfigError(f"{folder} cannot be locked: {error}") from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def write(path: Path, text: str) -> None:
-    """Write a file in one move."""
-    _replace(path, lambda scratch: scratch.write_text(text, encoding="utf-8"))
-
-
-def _replace(path: Path, make: Callable[[Path], Any]) -> None:
-    scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-    try:
-        make(scratch)
-        with scratch.open("rb") as file:
-            os.fsync(file.fileno())
-        scratch.replace(path)
-        sync_folder(path.parent)
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"{path} cannot be written: {error}") from error
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-def _append(path: Path, line: str) -> None:
-    with path.open("a", encoding="utf-8") as file:
-        file.write(f"{line}\n")
-
-
-def _mend_records(folder: Path) -> None:
-    """Take away a line of metrics.jsonl that was cut off by a crash."""
-    path = folder / "metrics.jsonl"
-    if not path.is_file():
-        return
-    kept: list[str] = []
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            int(json.loads(line)["step"])
-        except (ValueError, KeyError, TypeError):
-            break
-        kept.append(line)
-    write(path, "".join(f"{line}\n" for line in kept))

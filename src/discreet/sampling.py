@@ -12,7 +12,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Self, get_args
 
-from discreet.contracts import Adjacency, Participation
+from discreet.contracts import Adjacency, Participation, check_unit
 from discreet.errors import ConfigError, whole
 
 if TYPE_CHECKING:
@@ -275,8 +275,7 @@ def _check_words(sampler: Poisson | FixedSize | Shuffled | FixedBatches, *relati
     name, adjacency = type(sampler).__name__, getattr(sampler, "adjacency", None)
     if adjacency is not None and adjacency not in relations:
         raise ConfigError(f"{name}'s adjacency is {adjacency!r}; it must be one of {', '.join(relations)}.")
-    if not isinstance(sampler.unit, str) or not sampler.unit.isprintable() or not 0 < len(sampler.unit) <= 40:
-        raise ConfigError(f"{name}'s unit is {sampler.unit!r}; it must be a short word, such as 'example' or 'user'.")
+    check_unit(f"{name}'s unit", sampler.unit)
 
 
 def _check_length(expected: int, length: int, remedy: str = "") -> None:

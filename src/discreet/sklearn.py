@@ -127,10 +127,6 @@ class _Private(BaseEstimator):
                 "scaler, selection or stratified fold before this has learned from them",
                 "assumed",
             ),
-            Condition(
-                "settings were chosen without these rows, or by noisy scores that a ledger counts (PrivateScore)",
-                "assumed",
-            ),
         ]
         if self.repeat == "alone":
             text = "this is of the fit alone: what other fits on the same rows cost is not counted"
@@ -305,7 +301,8 @@ class PrivateScore:
 
     Guarantee: a row counts from 0 to 1 in one sum over the rows, so this is one Gaussian query of multiplier `noise`
     for a public number of rows. It is in the ledger before a row is looked at. What is scored has not learned from
-    private rows but by fits that the same ledger counts: of scikit-learn's estimators only such are taken.
+    private rows but by fits that the same ledger counts: of scikit-learn's estimators only such are taken. One row is
+    one unit.
     """
 
     ledger: Ledger

@@ -1,5 +1,6 @@
 """The loop for those who do not want to write one: private steps, evaluation, averaging, checkpoints."""
 
+import inspect
 import time
 import warnings
 from collections.abc import Callable, Generator
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
-from discreet.accounting.guarantee import Guarantee
+from discreet.accounting.guarantee import Condition, Guarantee
 from discreet.aggregate import Handle
 from discreet.augmentation import Images
 from discreet.checkpoint import load_checkpoint, save_checkpoint
@@ -24,7 +25,7 @@ from discreet.ledger import Ledger
 from discreet.loading import length_of
 from discreet.memory import chunk_that_fits, ran_out
 from discreet.plan import Plan
-from discreet.private import attach
+from discreet.private import OWN, attach
 
 Rows = tuple[Tensor, Tensor] | Dataset[Any]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -49,7 +50,8 @@ class Auditor(Protocol):
     @property
     def at_most(self) -> int: ...
     def join(self, data: Rows, released: int) -> Any: ...
-    def losses(self, inputs: Tensor, targets: Tensor, who: Tensor, losses: Tensor) -> Tensor: ...
+    def losses(self, who: Tensor, losses: Tensor) -> Tensor: ...
+    def note(self, inputs: Tensor, targets: Tensor, who: Tensor) -> None: ...
     def forget(self) -> None: ...
     def released(self, step: int) -> None: ...
     def save(self) -> None: ...
@@ -65,6 +67,8 @@ class Fitted:
     finished: bool = True  # False where it was stopped before its plan was spent
     lost: int = 0  # steps that a crash had spent, and that are not repeated
     anchor: str = ""  # the hash of the ledger's last line
+    run: str = ""  # the run's own name, which every line of its ledger has
+    rests_on: tuple[Condition, ...] = ()  # what was tested of the steps, and what was not
 
     @property
     def accuracy(self) -> float | None:
@@ -104,7 +108,7 @@ def fit(
     - `data` and `test`: a pair of tensors or a map-style Dataset of pairs; `test` must be public, or other data;
     - `loss(outputs, targets)`: one value a row; cross-entropy for whole-number targets, squared error for others;
     - `optimizer`: any of torch's on the model's parameters, SGD with learning rate 0.5 if not given; `schedule` is
-      stepped after each release, and for those that a crash has lost;
+      stepped after each release, and for those that a crash has lost (one that needs a metric is refused);
     - `checkpoint`: a file that is written every `checkpoint_every` seconds and at the end; where it exists, the run
       continues from it;
     - `chunk`: rows taken at a time, found by itself if not given; what is released is the same;
@@ -160,9 +164,8 @@ def fit(
     private = attach(model, plan, ledger, preflight=preflight, audit=declared, memory=memory)
     ranks = private.ranks
     try:
-        private._own_loop = course.begin(private, own=loss is None and (augment is None or type(augment) is Images))
-        device = next(model.parameters()).device
-        losses = _Losses(model, chosen, augment, copies, preflight)
+        own = course.begin(private, own=loss is None and (augment is None or type(augment) is Images))
+        losses = _Losses(model, chosen, augment, copies, audit, own=own)
         at_most = (
             chunk
             or course.chunk
@@ -176,20 +179,17 @@ def fit(
             rows, at_most = audit.join(data, private.released), min(at_most, audit.at_most)
         stopped = False
         while private.remaining and not stopped:
-            for inputs, targets, *who in private.batches(rows, at_most=at_most, fixed=fixed):
+            for batch in private.batches(rows, at_most=at_most, fixed=fixed):
                 try:
-                    x, y = inputs.to(device), targets.to(device)
-                    with ranks.reported():
-                        found = losses(x, y)
                     if audit is not None:
-                        found = audit.losses(x, y, who[0].to(device), found)
-                    complete = private.backward(found)
+                        audit.note(*batch)
+                    complete = private.backward(losses, batch)
                 except (RuntimeError, MemoryError) as error:
                     if not ran_out(error) or at_most == 1:
                         raise
                     if not ranks.alone:
                         raise ConfigError(f"{at_most} rows do not fit into a rank's memory; give chunk=.") from error
-                    at_most = course.chunk = max(1, min(at_most, len(inputs)) // 2)
+                    at_most = course.chunk = max(1, min(at_most, len(batch[0])) // 2)
                     if audit is not None:
                         audit.forget()
                     break  # the same batch is taken again in smaller pieces: nothing of it was released
@@ -266,36 +266,42 @@ def _first(data: Rows) -> tuple[Tensor, Any]:
 
 
 class _Losses:
-    """One loss an example: of itself, or the mean over its changed copies.
-
-    The first copies go through the model one by one, as the rows of a batch do, so that preflight sees which row is
-    whose; later ones all at once, which is faster.
-    """
+    """One loss an example of a batch: of itself, or the mean over its changed copies."""
 
     def __init__(
-        self, model: nn.Module, loss: Loss, augment: Callable[[Tensor], Tensor] | None, copies: int, probed: bool
+        self,
+        model: nn.Module,
+        loss: Loss,
+        augment: Callable[[Tensor], Tensor] | None,
+        copies: int,
+        audit: Auditor | None,
+        *,
+        own: bool,
     ) -> None:
         self._model, self._loss, self._augment, self._copies = model, loss, augment, copies
-        self._apart = probed and copies > 1
+        self._audit, self._device = audit, next(model.parameters()).device
+        self.own = OWN if own else None
 
-    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+    def __call__(self, batch: Any) -> Tensor:
+        inputs, targets, *who = batch
+        losses = self._each(inputs.to(self._device), targets.to(self._device))
+        return losses if self._audit is None else self._audit.losses(who[0].to(self._device), losses)
+
+    def _each(self, x: Tensor, y: Tensor) -> Tensor:
         if self._augment is None:
             return self._loss(self._model(x), y)
         copies, rows = self._copies, len(x) * self._copies
         changed = self._augment(x.repeat_interleave(copies, 0))
         if len(changed) != rows:
-            raise ConfigError(f"augment made {len(changed)} rows of {rows}; it must change each and keep their order.")
-        if self._apart:
-            self._apart = len(x) < 2  # a single row shows nothing
-            return torch.stack([self._of(changed[i::copies], y) for i in range(copies)], 1).mean(1)
+            raise ConfigError("augment made more or fewer rows than it got; it must change each and keep their order.")
         return self._of(changed, y.repeat_interleave(copies, 0)).view(len(x), copies).mean(1)
 
     def _of(self, x: Tensor, y: Tensor) -> Tensor:
         losses = self._loss(self._model(x), y)
         if losses.shape != (len(x),):
             raise PrivacyError(
-                f"the losses of {len(x)} changed copies have shape {tuple(losses.shape)}; one for each is needed, "
-                f"shape ({len(x)},). Use reduction='none'."
+                "there is not one loss for each changed copy, in one dimension; use reduction='none', and sum or "
+                "average over everything but the first dimension."
             )
         return losses
 
@@ -381,6 +387,7 @@ class Course:
             raise ConfigError(
                 "LBFGS evaluates the loss several times a step, each one a release; use another optimizer."
             )
+        _check_schedule(schedule)
         if test is not None:
             length_of(test)
             _try_evaluation(model, test, loss)
@@ -399,6 +406,7 @@ class Course:
     def begin(self, private: Handle, *, own: bool) -> bool:
         """Continue from the checkpoint, if there is one; whether every step was, and will be, the library's `own`."""
         self._private = private
+        self._check_length_of_schedule(private.plan.steps)
         self._average = _Average(self._model, self._averaging)
         self._began = self._saved = time.monotonic()
         self._earlier, self._first = 0.0, private.released
@@ -408,6 +416,14 @@ class Course:
         self._between = max(1, round(self._evaluate_every * private.plan.sampling.steps_for(1.0)))
         self._on_begin(private.released, private.plan.steps)
         return self.own
+
+    def _check_length_of_schedule(self, steps: int) -> None:
+        most = getattr(self._schedule, "total_steps", None)  # of OneCycleLR, which raises afterwards
+        if isinstance(most, int) and most < steps:
+            raise ConfigError(
+                f"schedule is {type(self._schedule).__name__} for {most:,} steps, and the plan has {steps:,}; make it "
+                "with total_steps=plan.steps. Nothing was released."
+            )
 
     @property
     def _handle(self) -> Handle:
@@ -437,7 +453,8 @@ class Course:
         if not private.remaining:
             self._average.keep()
         proven, finished = private.guarantee(), not private.remaining
-        return Fitted(self._model, proven, self.records, finished, self.lost, private.anchor)
+        rests_on = tuple(private.rests_on)
+        return Fitted(self._model, proven, self.records, finished, self.lost, private.anchor, private.run, rests_on)
 
     def _note(self) -> None:
         record = self._record()
@@ -516,6 +533,29 @@ class Course:
             extra=extra,
         )
         self._saved = time.monotonic()
+
+
+def _check_schedule(schedule: Any) -> None:
+    """Refuse a schedule that goes by more than the number of releases."""
+    if schedule is None:
+        return
+    for inner in getattr(schedule, "_schedulers", ()):  # of one that is made of others
+        _check_schedule(inner)
+    step = getattr(schedule, "step", None)
+    if not callable(step):
+        raise ConfigError(f"schedule is {schedule!r}; give one of torch.optim.lr_scheduler, made for the optimizer.")
+    asked = [
+        p.name for p in inspect.signature(step).parameters.values() if p.default is p.empty and p.kind not in _REST
+    ]
+    if asked:
+        raise ConfigError(
+            f"schedule is {type(schedule).__name__}, whose every step needs {', '.join(asked)}: it goes by something "
+            "measured, and here schedules go by the number of releases. Use another, such as CosineAnnealingLR; or "
+            "write the loop with private.batches, and step it by what was measured on public data."
+        )
+
+
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def _norms(state: Any) -> Record:

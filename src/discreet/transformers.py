@@ -170,10 +170,13 @@ class PrivateTrainer(Trainer):
         model.train()
         if callable(turn := getattr(self.optimizer, "train", None)):
             turn()
-        for chunk in inputs.chunks:
+
+        def loss_fn(chunk: tuple[Any, Tensor | None]) -> Tensor:
             with self.compute_loss_context_manager():
-                losses = self.unit_losses(model, chunk)
-            if self.private.backward(losses):
+                return self.unit_losses(model, chunk)
+
+        for chunk in inputs.chunks:
+            if self.private.backward(loss_fn, chunk):
                 break
         return torch.zeros((), device=self.args.device)  # the loss itself is private
 

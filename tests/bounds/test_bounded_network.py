@@ -306,8 +306,8 @@ def test_a_projection_clips_singular_values_and_keeps_what_is_short_enough():
         (lambda model, z, y: ordinary(z @ model[3].weight @ model[3].weight.T, y), r"parameter '3\.weight' past"),
         (lambda model, z, y: ordinary(model[3](torch.ones(8, 4)), y), r"parameter '3\.\w+' past"),
         (lambda model, z, y: torch.ones(8, requires_grad=True) * 2, "do not depend on the outputs"),
-        (lambda model, z, y: ordinary(z, y).mean(), r"losses of shape \(\)"),
-        (lambda model, z, y: ordinary(z, y)[:7], r"losses of shape \(7,\)"),
+        (lambda model, z, y: ordinary(z, y).mean(), "losses or outputs for more or fewer rows"),
+        (lambda model, z, y: ordinary(z, y)[:7], "losses or outputs for more or fewer rows"),
         (lambda model, z, y: ordinary(z + model(torch.ones(8, 6)), y), "called 2 times"),
     ],
 )
@@ -411,7 +411,7 @@ def test_the_outputs_are_used_once():
     gate.sums(losses, 8)
     with pytest.raises(PrivacyError, match="called 0 times"):
         gate.sums(losses, 8)
-    with pytest.raises(PrivacyError, match="outputs for 8 rows, but the batch has 7"):
+    with pytest.raises(PrivacyError, match="more or fewer rows than the batch has"):
         gate.sums(ordinary(model(x), y)[:7], 7)
 
 

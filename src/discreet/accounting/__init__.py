@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from discreet.contracts import Adjacency, Phase, Scheme
+from discreet.contracts import Adjacency, Phase, Scheme, in_words, units_of
 from discreet.errors import ConfigError, PrivacyError
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def cost(phases: Sequence[Phase], delta: float, tuning: "Tuning | None" = None) 
     """The smallest epsilon at `delta` that is proven for these releases, and the accountant that proved it.
 
     Guarantee: an upper bound for any adaptive run whose releases are these phases (T1 to T7 of docs/theory.md), or for
-    the best of several such runs.
+    the best of several such runs; infinite where they protect different units, which nothing here adds up.
 
     >>> round(cost([Phase(256 / 60_000, 1.1, 14_062)], 1e-5).epsilon, 2)
     2.38
@@ -58,13 +58,24 @@ def figures(phases: Sequence[Phase], delta: float) -> dict[str, float]:
     phases = _that_count(phases)
     if not phases:
         return {}
+    if _mixed(phases) is not None:
+        return dict.fromkeys(_FIGURES, math.inf)
     renyi = rdp.divergences(phases)
-    return {
-        "privacy-loss distribution": pld.epsilon(phases, delta) if _has_losses(phases) else math.inf,
-        "Rényi, improved conversion": rdp.improved(renyi, rdp.ORDERS, delta),
-        "Rényi, Mironov's conversion": rdp.classic(renyi, rdp.ORDERS, delta),
-        "the Gaussian curve, without amplification": _without_amplification(phases, delta).epsilon,
-    }
+    found = (
+        pld.epsilon(phases, delta) if _has_losses(phases) else math.inf,
+        rdp.improved(renyi, rdp.ORDERS, delta),
+        rdp.classic(renyi, rdp.ORDERS, delta),
+        _without_amplification(phases, delta).epsilon,
+    )
+    return dict(zip(_FIGURES, found, strict=True))
+
+
+_FIGURES = (
+    "privacy-loss distribution",
+    "Rényi, improved conversion",
+    "Rényi, Mironov's conversion",
+    "the Gaussian curve, without amplification",
+)
 
 
 def delta_curve(
@@ -106,6 +117,9 @@ def _cost(phases: Sequence[Phase], delta: float, direct: Accountants) -> Cost:
         return Cost(0.0, "no release")
     if any(p.multiplier == 0 and (p.law is None or p.scale == 0) for p in phases):
         return Cost(math.inf, "no noise, so nothing is proven")
+    mixed = _mixed(phases)
+    if mixed is not None:
+        return mixed
     _check_alike(phases)
     if any(p.overflow for p in phases):
         slack = sum(p.steps * p.overflow for p in phases)
@@ -135,6 +149,15 @@ def _that_count(phases: Sequence[Phase]) -> list[Phase]:
 def _check_delta(delta: float) -> None:
     if not (isinstance(delta, float) and 0 < delta < 1):
         raise ConfigError(f"delta is {delta!r}; it must be a number between 0 and 1.")
+
+
+def _mixed(phases: Sequence[Phase]) -> Cost | None:
+    """What releases that protect different units prove together: nothing, as a user may have any number of rows."""
+    units = units_of(phases)
+    if len(units) < 2:
+        return None
+    each = " and what protects each ".join(in_words(unit) for unit in units)
+    return Cost(math.inf, f"what protects each {each} do not add up")
 
 
 def _check_alike(phases: Sequence[Phase]) -> None:
@@ -192,6 +215,9 @@ def _tuned(phases: Sequence[Phase], delta: float, tuning: "Tuning", direct: Acco
     phases = _that_count(phases)
     if not phases:
         return Cost(0.0, "no release")
+    mixed = _mixed(phases)
+    if mixed is not None:
+        return mixed
     _check_alike(phases)
     if any(p.overflow for p in phases):
         return Cost(math.inf, "no cost of tuning is known where a cap can be met")

@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from discreet.accounting import cost_for_search
-from discreet.contracts import Phase
+from discreet.contracts import Phase, check_units
 from discreet.errors import ConfigError, positive
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ def calibrate(
     limit. The multiplier is within 0.1 % of the smallest that fits; steps and batch size are the largest whole
     numbers that fit, the other two being as the plan says. With `group` it is the epsilon of groups of so many units.
     `beside` are other releases on the same data, which count too: a private covariance, say. They are planned here, and
-    are counted when they are made (Ledger.query).
+    are counted when they are made (Ledger.query). They protect the plan's unit (`Phase.per` goes from rows to users).
 
     >>> from discreet import Clip, Gaussian, Mechanism, Plan, Poisson
     >>> sampling, mechanism = Poisson(examples=60_000, batch_size=256), Mechanism(Clip(1.0), Gaussian())
@@ -39,6 +39,7 @@ def calibrate(
     positive("epsilon", epsilon)
     if not hasattr(plan, "mechanism"):
         raise ConfigError(f"{plan!r} is not a Plan; make one with discreet.Plan or discreet.methods.")
+    check_units(plan.sampling.contract().unit, beside)
     if solve_for == "noise":
         return replace(_solve_noise(plan, epsilon, group, beside), epsilon=epsilon)
     if solve_for not in ("steps", "batch_size"):

@@ -3,13 +3,13 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from discreet.accounting import cost, delta_curve, figures, merge
 from discreet.accounting.meaning import TradeOff, belief
 from discreet.accounting.tuning import Tuning
-from discreet.contracts import Adjacency, Magnitudes, Phase, Verdict
+from discreet.contracts import ROW, Adjacency, Magnitudes, Phase, Verdict, in_words, units_of
 from discreet.description import build, describe
 from discreet.errors import ConfigError, PrivacyError, positive, whole
 
@@ -22,6 +22,12 @@ class Condition:
 
     text: str
     status: Status
+
+
+def weakest(conditions: Sequence[Condition]) -> Status:
+    """How far something is known that rests on all of these."""
+    order: tuple[Status, ...] = ("broken", "assumed", "checked", "proven")
+    return min((c.status for c in conditions), key=order.index, default="proven")
 
 
 @dataclass(frozen=True)
@@ -134,11 +140,29 @@ class Guarantee:
                 "phases": tuple(phase_from_dict(p, laws) for p in values["phases"]),
                 "tuning": None if values["tuning"] is None else build(values["tuning"], [Tuning]),
             }
+            told = any("unit" in phase for phase in values["phases"]) or settings["epsilon"] == math.inf
+            if not told:  # written before phases said whom they protect
+                settings["phases"] = tuple(replace(p, unit=settings["unit"]) for p in settings["phases"])
             return cls(**settings)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ConfigError(f"the guarantee cannot be read: {error}") from error
 
     # --- more than one figure ------------------------------------------------------------------------------------
+
+    def apart(self) -> "dict[str, Guarantee]":
+        """For each unit that some of the releases protect, what those alone prove: one part, unless they are mixed."""
+        units = units_of(self.phases)
+        found = {}
+        for unit in units:
+            own = [p for p in self.phases if p.unit == unit]
+            others = [in_words(other) for other in units if other != unit]
+            alone = (
+                f"this is of what protects each {in_words(unit)} alone: what protects each {' or '.join(others)} was "
+                "asked of the same data, and is not counted"
+            )
+            conditions = (Condition(alone, "assumed"),) if others else ()
+            found[unit] = guarantee(own, self.delta, unit=unit, conditions=conditions, tuning=self.tuning)
+        return found
 
     def curve(self) -> tuple[tuple[float, float], ...]:
         """Points (epsilon, delta) that are all proven."""
@@ -174,7 +198,7 @@ def guarantee(
     phases: Sequence[Phase],
     delta: float,
     *,
-    unit: str = "example",
+    unit: str | None = None,
     adjacency: Adjacency | None = None,
     conditions: tuple[Condition, ...] = (),
     tuning: Tuning | None = None,
@@ -182,9 +206,15 @@ def guarantee(
 ) -> Guarantee:
     """What is proven of these releases together: runs on the same data, a query beside the training, phases of one run.
 
-    Where nothing is proven, that is an error, unless it is for want of noise: then epsilon is infinite.
+    Where nothing is proven, that is an error, unless it is for want of noise: then epsilon is infinite. So it is where
+    some releases do not protect the `unit` (that of the releases; of several, not rows): a broken condition says which,
+    and what each unit's own prove (`Guarantee.apart`).
     """
     releases = tuple(merge(phases))
+    units = units_of(releases)
+    named = unit or next((u for u in units if u != ROW), units[0] if units else ROW)
+    if any(u != named for u in units):
+        return _of_several_units(releases, delta, named, adjacency, conditions, tuning, steps)
     stated = releases[0].adjacency if releases else adjacency or "add-remove"
     if adjacency is not None and (adjacency == "replace") != (stated == "replace"):
         raise PrivacyError(f"the releases are analysed under {stated!r}, not {adjacency!r}.")
@@ -203,12 +233,47 @@ def guarantee(
     return Guarantee(
         spent.epsilon,
         delta,
-        unit,
+        named,
         stated,
         proof,
         conditions,
         steps=steps,
         group=releases[0].group if releases else 1,
+        phases=releases,
+        tuning=tuning,
+    )
+
+
+def _of_several_units(
+    releases: tuple[Phase, ...],
+    delta: float,
+    unit: str,
+    adjacency: Adjacency | None,
+    conditions: tuple[Condition, ...],
+    tuning: Tuning | None,
+    steps: int,
+) -> Guarantee:
+    """What is proven for each `unit` where some releases protect another one: nothing, and what each has apart."""
+    parts = {u: [p for p in releases if p.unit == u] for u in units_of(releases)}
+    others = " or ".join(in_words(u) for u in parts if u != unit)
+    count = sum(p.steps for u, part in parts.items() if u != unit for p in part)
+    apart = ", ".join(
+        f"ε = {round_up(cost(p, delta, tuning).epsilon)} for each {in_words(u)}" for u, p in parts.items()
+    )
+    several = f", and how many rows a {unit} has is not declared" if unit != ROW and ROW in parts else ""
+    broken = (
+        f"{count:,} release{'s' * (count > 1)} beside those that protect each {in_words(unit)} "
+        f"protect{'s' * (count == 1)} each {others} only{several}; apart, at δ = {delta:g}, it is {apart}"
+    )
+    return Guarantee(
+        math.inf,
+        delta,
+        unit,
+        adjacency or parts.get(unit, releases)[0].adjacency,
+        f"what protects each {others} does not add up with what protects each {in_words(unit)}",
+        (Condition(broken, "broken"), *conditions),
+        steps=steps,
+        group=releases[0].group,
         phases=releases,
         tuning=tuning,
     )

@@ -22,7 +22,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet import config as configuration
-from discreet import plots, runs
+from discreet import plots, runs, storage
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import membership
 from discreet.audit.canaries import for_canaries
@@ -36,7 +36,7 @@ from discreet.models import build
 from discreet.plan import Plan
 from discreet.sampling import Poisson
 from discreet.training import Loss, Rows, fit, loss_for
-from discreet.verification import VerifiedRun, verify
+from discreet.verification import VerifiedRun, verify_folder
 
 FALSE_POSITIVES = (0.001, 0.01, 0.1)
 CANARIES = 1000
@@ -74,7 +74,7 @@ def audit(
             "audit the same plan without [features]."
         )
     if config.audit.canaries:
-        return again(place, config)
+        return again(place)
     figures: Figures = {"audited": "pipeline", "refuted": False} | _attacked(place, config, outcome.guarantee, level)
     if not quick:
         points = figures["points"]
@@ -91,23 +91,23 @@ def plot(folder: str | Path, figures: Figures, path: Path) -> None:
         raise ConfigError(
             "there is no membership attack to plot: the run has canaries of its own, or no held-out rows."
         )
-    proven = Guarantee.from_json((Path(folder) / "guarantee.json").read_text(encoding="utf-8"))
+    proven = verify_folder(folder)[1].guarantee
     plots.membership(path, curve, proven.tradeoff().power if math.isfinite(proven.epsilon) else None)
 
 
 # --- a run with canaries ---------------------------------------------------------------------------------------------
 
 
-def again(folder: Path, config: Config) -> Figures:
+def again(folder: Path) -> Figures:
     """Test a run's own canaries again: what was declared must be what its ledger says, and figures must follow."""
     stated = _read_json(folder / "audit.json")
-    run = _own(folder, config)
+    run = _own(folder)
     declared = Declared.from_dict(run.audit or {})
     if "lost" in stated:
         return stated
     try:
         told = Declared(**{name: stated[name] for name in ("canaries", "guesses_in", "guesses_out", "level", "score")})
-        proven = Guarantee.from_json((folder / "guarantee.json").read_text(encoding="utf-8"))
+        proven = run.guarantee
         counts = int(stated["canaries"]), int(stated["guesses"]), int(stated["correct"])
         found = OneRun(*counts, proven.epsilon, proven.delta, float(stated["level"]))
         figures = stated | found.to_dict() | verdicts(found, proven)
@@ -125,29 +125,27 @@ def again(folder: Path, config: Config) -> Figures:
     return figures
 
 
-def _own(folder: Path, config: Config) -> VerifiedRun:
-    """This run in its ledger: a data set's has several."""
-    named = config.run.ledger
-    found = verify(folder if named is None else Path(named)).runs
+def _own(folder: Path) -> VerifiedRun:
+    """This run in its ledger, which declared what is tested."""
+    own = verify_folder(folder)[1]
     declared = json.loads(json.dumps(Declared.from_dict(_toml(folder / "audit.toml")).to_dict()))
-    own = [run for run in found if run.audit == declared]
-    if not own:
+    if own.audit != declared:
         raise PrivacyError(
             f"{folder}/audit.toml is not what the ledger declared before the first release: it was changed."
         )
-    return own[-1]
+    return own
 
 
 def _toml(path: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(storage.read_text(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
 def _read_json(path: Path) -> Figures:
     try:
-        values = json.loads(path.read_text(encoding="utf-8"))
+        values = json.loads(storage.read_text(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(values, dict):

@@ -7,8 +7,6 @@ killed keeps them. Where they are lost, the run goes on with every canary out, a
 
 import copy
 import math
-import os
-import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -21,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from discreet import storage
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import curves
 from discreet.audit.canaries import (
@@ -176,11 +175,14 @@ class Witness:
         kept = getattr(self._plan.sampling, "examples", None) is not None
         return with_canaries(data, self._canaries, self._coins, kept=kept)
 
-    def losses(self, inputs: Tensor, targets: Tensor, who: Tensor, losses: Tensor) -> Tensor:
-        """Each row's own loss, that of a canary its direction's; nothing of those that are out."""
+    def note(self, inputs: Tensor, targets: Tensor, who: Tensor) -> None:
+        """Rows of the data that are about to be used, where others are compared with them."""
         if self._others is not None and not self.lost:
-            own = who == DATA
-            self._rows.append((inputs[own], targets[own]))
+            own, device = who == DATA, next(self._model.parameters()).device
+            self._rows.append((inputs[own].to(device), targets[own].to(device)))
+
+    def losses(self, who: Tensor, losses: Tensor) -> Tensor:
+        """Each row's own loss, that of a canary its direction's; nothing of those that are out."""
         losses = torch.where(who >= 0, self._canaries.losses(self._model, who).to(losses.dtype), losses)
         return torch.where(who == EXCLUDED, torch.nan, losses)
 
@@ -240,27 +242,20 @@ class Witness:
             "scores": torch.from_numpy(self._scores.copy()),
             "first": self._first,
         }
-        scratch = self._path.with_name(f".{self._path.name}.{secrets.token_hex(4)}")
         try:
-            scratch.touch(mode=0o600)
-            save_file(state, scratch)
-            scratch.chmod(0o600)
-            with scratch.open("rb") as file:
-                os.fsync(file.fileno())
-            scratch.replace(self._path)
+            storage.replace(self._path, lambda scratch: save_file(state, scratch), private=True)
         except (OSError, SafetensorError) as error:
             raise ConfigError(f"the audit's coins cannot be written to {self._path}: {error}") from error
-        finally:
-            scratch.unlink(missing_ok=True)
 
     def forget_secret(self) -> None:
         """Take coins and scores from the disk: the audit is done."""
         if self._path is not None:
-            self._path.unlink(missing_ok=True)
+            storage.remove(self._path)
 
     def _read(self) -> None:
         assert self._path is not None
         try:
+            storage.is_file(self._path)
             state = load_file(self._path)
             coins, scores, first = state["coins"].numpy(), state["scores"].numpy(), state["first"]
         except (OSError, SafetensorError, KeyError, ValueError) as error:

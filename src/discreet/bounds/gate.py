@@ -110,8 +110,8 @@ class Gate:
             )
         if losses.shape != (units,) or len(kept.leaf) != units:
             raise PrivacyError(
-                f"there are losses of shape {tuple(losses.shape)} and outputs for {len(kept.leaf)} rows, but the batch "
-                f"has {units}; give the model the batch as it was drawn, and one loss for each of its rows."
+                "there are losses or outputs for more or fewer rows than the batch has; give the model the batch as it "
+                "was drawn, and one loss for each of its rows."
             )
         if not kept.leaf[:0].clone().requires_grad:
             raise PrivacyError("gradients are off (torch.no_grad); turn them on to take a private step.")
@@ -143,8 +143,8 @@ class Gate:
     def _rows(self, losses: "Tensor", leaf: "Tensor", parameters: "Mapping[str, Tensor]") -> "Tensor":
         """The gradient of the losses at the last layer's outputs, if each row of it is one unit's own."""
         from discreet.gradients.graph import walk
-        from discreet.gradients.rows import Matching, random_labels, random_signs
-        from discreet.gradients.sites import SLACK, gradients_at
+        from discreet.gradients.rows import Matching, Rows, random_labels, subsets
+        from discreet.gradients.sites import gradients_at
 
         graph = walk(losses, {id(p): name for name, p in parameters.items()} | {id(leaf): ""}, self._since)
         reached = sorted({name for name in graph.leaves.values() if name})
@@ -163,11 +163,11 @@ class Gate:
 
         plain = gradient(losses.detach().new_ones(len(losses)))
         labels = random_labels(len(losses), losses.dtype)
-        for rounds, slack in ((labels, 0.0), (random_signs(len(losses), losses.dtype) + labels, SLACK)):
-            matching = Matching(plain, len(losses), slack)
+        for rounds in (labels, subsets(len(losses), losses.dtype)):
+            matching = Matching(plain, len(losses))
             for label in rounds:
                 matching.compare(gradient(label.to(losses.device)), label)
-            found = matching.found()
+            found = matching.found(Rows(0))
             if found is not None and found.rows.dim == 0:
                 return plain
         raise PrivacyError(
@@ -273,8 +273,8 @@ class _Cut(GateHook):
         flat = class_of(module) == "Flatten" and not self.bound.input_shape
         if inputs.dim() < 2 or ((math.prod(shape),) if flat else shape) != self._expected:
             raise PrivacyError(
-                f"the inputs have shape {tuple(inputs.shape)}; the certificate is for rows of shape {self._expected}, "
-                "with the examples along the first dimension."
+                f"the inputs have shape {shape} each; the certificate is for rows of shape {self._expected}, with the "
+                "examples along the first dimension."
             )
         cut = _cut(inputs.detach().clone(), self.bound.input_norm)  # what the caller writes to theirs is not seen
         if self.gate is not None and self.gate.running:

@@ -34,7 +34,7 @@ class PrivatePCA:
     Guarantee: one row moves A by at most 1 in Frobenius norm, which is the l2 norm of the diagonal and of sqrt(2) times
     the entries above it; so this is one Gaussian query of multiplier `noise`. The sum is one of whole numbers and has
     no rounding error, however it is cut into chunks. One row is one unit: whoever has several rows is not protected by
-    this figure.
+    this figure, unless a ledger declares how many (`Ledger(unit=, rows=)`, `cost().per(unit, rows)`).
 
     | row                     | contribution to A                                 |
     | ----------------------- | ------------------------------------------------- |
@@ -131,7 +131,7 @@ class Projection(nn.Module):
         width = self.directions.shape[0]
         if x.ndim < 2 or math.prod(x.shape[1:]) != width:
             raise ConfigError(
-                f"a batch of shape {tuple(x.shape)} has no rows of the {width} values that are projected."
+                f"a batch with rows of shape {tuple(x.shape[1:])} has no rows of the {width} values that are projected."
             )
         rows = x.flatten(1).to(self.directions.dtype)
         return (unit(rows) if self.normalise else rows) @ self.directions

@@ -1,5 +1,6 @@
 """From images to rows for a model: public features, whitened by private statistics; as a config describes it."""
 
+import hashlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -89,10 +90,14 @@ class Pipeline:
             return found
         return {name: Extracted(each.values[:, :, -self.leading :]) for name, each in found.items()}  # the largest last
 
-    def fit(self, features: Features, ledger: Ledger, *, size: int, adjacency: Adjacency) -> Fitted:
-        """What whitens them: each kind's statistics counted, then computed."""
+    def fit(self, features: Features, ledger: Ledger, *, size: int, adjacency: Adjacency, key: bytes) -> Fitted:
+        """What whitens them: each kind's statistics counted, then computed.
+
+        `key` is 32 secret bytes that all noise is drawn from: with them, the same features have the same statistics.
+        """
         return {
-            name: self.whitening.fit(found, ledger, size=size, adjacency=adjacency) for name, found in features.items()
+            name: self.whitening.fit(found, ledger, size=size, adjacency=adjacency, key=_key_of(name, key))
+            for name, found in features.items()
         }
 
     def rows(self, features: Features, fitted: Fitted) -> Tensor:
@@ -106,6 +111,10 @@ class Pipeline:
             made = [fitted[name](found[part]) * share for name, found in features.items()]
             torch.cat(made, 1, out=rows[part])
         return rows
+
+
+def _key_of(name: str, key: bytes) -> bytes:
+    return hashlib.blake2b(name.encode(), key=key, digest_size=32).digest()
 
 
 def _extractor(name: str, values: Any) -> Extractor:

@@ -1,5 +1,6 @@
 """A private mean and private second moments of features, and what they are for: rows that are centred and whitened."""
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ class Whitening:
     Guarantee: each sum moves by at most 1 in l2 norm where one row is added, removed or left out, rounding included, as
     sums are of whole numbers. So all three together are one Gaussian query of the multiplier
     (1 / mean_noise^2 + 1 / channel_noise^2 + 1 / place_noise^2)^(-1/2). A row with a nan or an inf contributes nothing.
+    One row is one unit.
 
     >>> round(Whitening().multiplier, 3)
     3.482
@@ -73,11 +75,14 @@ class Whitening:
         size: int,
         adjacency: Adjacency = "zero-out",
         seed: int | None = None,
+        key: bytes | None = None,
     ) -> "Whitened":
         """The whitening of `rows` [N, places, channels]: counted in the ledger, then computed.
 
         `size` is about how many rows there are, said without counting them where that is secret. `seed` makes the noise
-        reproducible; whoever knows it can take the noise off again, so that nothing is private.
+        reproducible; whoever knows it can take the noise off again, so that nothing is private. `key` is 32 secret
+        bytes that the noise is drawn from: with the same rows they give the same answer again, which is counted once,
+        and they must never be used with others.
 
         Guarantee: the cost is on disk before a row is read, and a cap that it does not fit under raises
         BudgetExhausted. A failure after that over-counts.
@@ -89,8 +94,10 @@ class Whitening:
             ledger = Ledger(ledger)
         broken = "" if seed is None else "the noise on the features' mean and moments came from a fixed seed"
         noises = f"noise {self.mean_noise:g}, {self.channel_noise:g}, {self.place_noise:g}"
-        ledger.query(f"a mean and second moments of features, {noises}", self.cost(adjacency), broken=broken)
-        root, (_, places, channels) = Root(seed), rows.shape
+        answer = "" if key is None else hashlib.blake2b(b"answer", key=key, digest_size=8).hexdigest()
+        what = f"a mean and second moments of features, {noises}"
+        ledger.query(what, self.cost(adjacency), broken=broken, answer=answer)
+        root, (_, places, channels) = Root(seed, key), rows.shape
         total = _sum(rows)
         total += _noise(total, self.mean_noise, root.stream("mean", 0))
         mean = total / size

@@ -112,7 +112,8 @@ class Rounds(Handle):
         if self._cohort is None:
             raise PrivacyError("there is no open round to release; begin one with rounds.draw().")
         self._cohort = None
-        released = self._aggregate.release(**({} if self.alone else {"unprobed": True}))
+        rests_on = self._conditions() if self._aggregate.on_disk else None
+        released = self._aggregate.release(rests_on, **({} if self.alone else {"unprobed": True}))
         # an update is a step down, a gradient points up; what was divided by is the number of users a round
         back = -self.plan.sampling.batch_size / self._denominator
         for name, moved in released.items():

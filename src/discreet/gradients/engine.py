@@ -16,8 +16,9 @@ from discreet.gradients.graph import Edge, Graph, walk
 from discreet.gradients.kernels import Peak, choose
 from discreet.gradients.passes import FreePasses, Passes
 from discreet.gradients.preparation import Prepared, Several, Way, combine
+from discreet.gradients.rows import VALUES, Members
 from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, Rule, read
-from discreet.gradients.sites import Analysis, Site, analyse, inside, visit
+from discreet.gradients.sites import Analysis, Inseparable, Site, analyse, inside, stand, visit
 from discreet.gradients.uses import (
     KEEP,
     TURNS,
@@ -67,6 +68,7 @@ class Engine:
         self._known: dict[tuple[Any, ...], Structure] = {}
         self._plans: dict[tuple[Any, ...], dict[str, str]] = {}
         self.kernels: dict[str, str] = {}  # those of the last batch that was measured
+        self.fresh, self.structure = False, ()  # whether the last graph's structure was new, and what it was
         self.passes: Passes = FreePasses()
         self.known: Known | None = None  # the batch, where its rows' norms are known
         self.endings: tuple[str, ...] = (KEEP, TURNS)  # of the kernels that may be chosen to keep what they make
@@ -82,15 +84,16 @@ class Engine:
         """
         graph = walk(losses, self._names, since, self.passes)
         structure = self._known.get(graph.signature)
+        self.fresh, self.structure = structure is None, graph.signature
         if structure is None or structure.suspect or units == 1:
             refuse_by_name(graph, units)
         if units == 1:
             return self._single(losses, graph)
         shapes = None if probe or structure is None else fitting(graph, structure.analysis, units)
         if structure is None or shapes is None:
-            known = frozenset() if structure is None else structure.analysis.preparations
+            known = {} if structure is None else structure.analysis.preparations
             analysis = analyse(graph, losses, units, own_tensors(self._model), known)
-            structure = Structure.of(graph, analysis, self.parameters)
+            structure = Structure.of(graph, analysis, self.parameters, look=isinstance(self.passes, FreePasses))
             shapes = fitting(graph, analysis, units)
             self._known.pop(graph.signature, None)
             if analysis.evident:
@@ -161,15 +164,16 @@ class Structure:
     suspect: bool  # whether some op has to be looked at each time: what mixes examples in it is no part of a structure
 
     @classmethod
-    def of(cls, graph: Graph, analysis: Analysis, parameters: Mapping[str, nn.Parameter]) -> "Structure":
+    def of(cls, graph: Graph, analysis: Analysis, parameters: Mapping[str, nn.Parameter], *, look: bool) -> "Structure":
+        """What an analysis found; with a `look` at how parameters are prepared, for which their values must be here."""
         takes: dict[int, tuple[Take, ...]] = {}
         for site in analysis.sites:
             found = []
             for number in site.inputs:
                 edge, names = graph.inputs[site.node][number], site.below[number]
                 assert edge is not None
-                way, dtype = Way.of(graph, edge), sum_dtype(parameters[names[0]].dtype)
-                op, ways = graph.name(site.node), tuple((name, way) for name in names)
+                dtype, op = sum_dtype(parameters[names[0]].dtype), graph.name(site.node)
+                ways = tuple((name, Way.of(graph, edge, parameters[name], look=look)) for name in names)
                 found.append(Take(number, op, RULES.get((op, number)), edge, dtype, ways))
             takes[site.node] = tuple(found)
         again = any(may_run_again(graph, site) for site in analysis.sites)
@@ -245,13 +249,15 @@ class Pass:
 
     def _by_rule(self, node: int, take: Take, reached: dict[int, Tensor], shared: dict[str, Any]) -> Use | None:
         """The use by the op's rule, or None where there is no rule that covers this call."""
-        rule = take.rule
+        rule, where = take.rule, self._analysis.rows[node]
         if rule is None or (len(reached) > 1 and take.op not in SEVERAL_OUTPUTS):
+            return None
+        if isinstance(where, Members) and (where.dim == VALUES or not rule.any_rows):
             return None
         graph, others = self._graph, {k: g for k, g in reached.items() if k} if len(reached) > 1 else {}
         values = read(graph.nodes[node], rule.saves) if self._saved is None else self._saved[node, take.number]
-        rows, gradient, number, edge, dtype = self._analysis.rows[node], reached[0], take.number, take.edge, take.dtype
-        call = Call(self._units, rows, gradient, others, number, graph, edge, values, dtype, shared, self._known)
+        gradient, number, edge, dtype = reached[0], take.number, take.edge, take.dtype
+        call = Call(self._units, where, gradient, others, number, graph, edge, values, dtype, shared, self._known)
         made = rule.make(call)
         return Materialised(made) if isinstance(made, Tensor) else made
 
@@ -259,7 +265,7 @@ class Pass:
         """The fallback for an op without a rule."""
         graph, edge = self._graph, take.edge
         if self._analysis.recomputes:
-            raise PrivacyError(
+            raise Inseparable(
                 f"op {take.op} has no rule and its saved values are recomputed (checkpointing), so "
                 f"{' and '.join(repr(name) for name, _ in take.ways)} cannot be bounded; leave this part of the "
                 "model out of the checkpoint."
@@ -518,8 +524,10 @@ SURE = {
 def fitting(graph: Graph, analysis: Analysis, units: int) -> tuple[tuple[int, ...], ...] | None:
     """The shapes of the ops' outputs, if a batch of other sizes is still explained; or None.
 
-    It is if units divide their rows, and are folded only where folding was seen.
+    It is if the ops above them tell that units stand there, and are folded only where folding was seen.
     """
+    if analysis.route is None or not stand(graph, analysis.sites, analysis.route, units):
+        return None
     found: list[tuple[int, ...]] = []
     for site in analysis.sites:
         for number, known in site.outputs.items():

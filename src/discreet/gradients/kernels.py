@@ -4,6 +4,7 @@ import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
@@ -168,4 +169,4 @@ def saved_tensors(node: Any) -> list[Tensor]:
         if name.startswith("_saved_"):
             value = getattr(node, name)
             found += value if isinstance(value, tuple) else (value,)
-    return [v for v in found if isinstance(v, Tensor)]
+    return [v for v in found if isinstance(v, Tensor) and v.layout == torch.strided]

@@ -77,14 +77,18 @@ class Prepared(InTurns):
     """A use of something made of a parameter (a slice, a look-up, a normalised weight): pulled back to the parameter.
 
     `isometric`: the preparation only rearranges, so that norms stay. A preparation in less than float32 rounds what
-    is pulled through it: then each unit is pulled on its own and measured afterwards, never their sum.
+    is pulled through it, and one whose backward is not `linear` does more: then each unit is pulled on its own and
+    measured afterwards, never their sum.
     """
 
-    def __init__(self, use: Use, edge: GradientEdge, parameter: nn.Parameter, *, isometric: bool) -> None:
-        self.use, self.edge, self.parameter, self.isometric = use, edge, parameter, isometric
+    def __init__(
+        self, use: Use, edge: GradientEdge, parameter: nn.Parameter, *, isometric: bool, linear: bool = True
+    ) -> None:
+        self.use, self.edge, self.parameter, self.isometric, self.linear = use, edge, parameter, isometric, linear
         self.units = use.units
         self._made: Any = edge.node._input_metadata[edge.output_nr]  # shape and dtype of what was made
-        self._coarse = torch.finfo(self._made.dtype).bits < 32 or torch.finfo(parameter.dtype).bits < 32
+        short = torch.finfo(self._made.dtype).bits < 32 or torch.finfo(parameter.dtype).bits < 32
+        self._coarse = short or not linear
         self._measured: tuple[Tensor, Tensor] | None = None  # squared norms of what was made, and after the pull
         self._total: Tensor | None = None  # what turns have added up, to be pulled
 
@@ -116,23 +120,11 @@ class Prepared(InTurns):
         return torch.Size(self._made.shape)
 
     def _pull(self, gradients: Tensor, *, batched: bool) -> Tensor:
-        found = torch.autograd.grad(
-            [self.edge],
-            [self.parameter],
-            [gradients.to(self._made.dtype)],
-            retain_graph=True, is_grads_batched=batched, allow_unused=True,
-        )[0]  # fmt: skip
-        if found is None:
-            shape = (*gradients.shape[:1], *self.parameter.shape) if batched else self.parameter.shape
-            return self.parameter.new_zeros(shape)
-        return found.detach().to(sum_dtype(self.parameter.dtype))
+        return _pulled(self.edge, self.parameter, gradients.to(self._made.dtype), batched=batched)
 
     def pull(self, gradients: Tensor) -> Tensor:
         """What gradients of what was made, one a unit, are for the parameter."""
-        try:
-            return self._pull(gradients, batched=True)
-        except RuntimeError:  # an op without a batched form
-            return torch.stack([self._pull(g, batched=False) for g in gradients])
+        return _pulled_each(self.edge, self.parameter, gradients.to(self._made.dtype))
 
     def each(self, start: int, stop: int) -> Tensor:
         return self.pull(self.use.each(start, stop))
@@ -198,7 +190,8 @@ class Prepared(InTurns):
         return self.parameter.new_zeros(self.made_shape, dtype=dtype)
 
     def select(self, units: Tensor) -> "Prepared":
-        return Prepared(self.use.select(units), self.edge, self.parameter, isometric=self.isometric)
+        use = self.use.select(units)
+        return Prepared(use, self.edge, self.parameter, isometric=self.isometric, linear=self.linear)
 
     @property
     def turn(self) -> int:
@@ -222,6 +215,46 @@ class Prepared(InTurns):
     def total(self) -> Tensor | None:
         found, self._total = self._total, None
         return None if found is None else self._pull(found, batched=False)
+
+
+def _pulled(edge: GradientEdge, parameter: nn.Parameter, gradients: Tensor, *, batched: bool) -> Tensor:
+    found = torch.autograd.grad(
+        [edge], [parameter], [gradients], retain_graph=True, is_grads_batched=batched, allow_unused=True
+    )[0]
+    if found is None:
+        shape = (*gradients.shape[:1], *parameter.shape) if batched else parameter.shape
+        return parameter.new_zeros(shape)
+    return found.detach().to(sum_dtype(parameter.dtype))
+
+
+def _pulled_each(edge: GradientEdge, parameter: nn.Parameter, gradients: Tensor) -> Tensor:
+    try:
+        return _pulled(edge, parameter, gradients, batched=True)
+    except RuntimeError:  # an op without a batched form
+        return torch.stack([_pulled(edge, parameter, g, batched=False) for g in gradients])
+
+
+_LINEAR = 1e-5  # of a gradient's largest value: what rounding may make of a linear map
+
+
+def is_linear(edge: GradientEdge, parameter: nn.Parameter) -> bool:
+    """Whether gradients are pulled back linearly: a sum as its parts, and what is large or small as the rest.
+
+    A derivative is linear. A backward pass of one's own (of quantised weights, say) may cut gradients off or round
+    them, and then a sum of bounded gradients must not be pulled as one.
+    """
+    made: Any = edge.node._input_metadata[edge.output_nr]
+    generator = torch.Generator()
+    generator.seed()
+    one, two = (torch.randn(made.shape, generator=generator).to(parameter.device, made.dtype) for _ in range(2))
+    scales = [1.0, 1.0, 2.0**20, 2.0**-20]
+    tried = torch.stack([one, two, *(scale * one for scale in scales[2:]), one - 2 * two])
+    found = _pulled_each(edge, parameter, tried).double().reshape(len(tried), -1)
+    if not found.shape[1]:
+        return True
+    expected = torch.stack([scales[2] * found[0], scales[3] * found[0], found[0] - 2 * found[1]])
+    largest = expected.abs().amax(1).maximum(found[2:].abs().amax(1))
+    return bool(((expected - found[2:]).abs().amax(1) <= _LINEAR * largest).all())
 
 
 class PulledLater(Single):
@@ -325,16 +358,19 @@ class Way:
     """What lies between an op's input and the parameter it is made of: as the structure of a graph has it.
 
     `edge` is where the way begins (casts are left out: sums are taken in float32, above and below them). `direct`:
-    there is nothing else; `turned`: one transposition; `isometric`: it only rearranges.
+    there is nothing else; `turned`: one transposition; `isometric`: it only rearranges; `linear`: a sum of gradients
+    may be pulled through it.
     """
 
     edge: Edge
     direct: bool
     turned: bool
     isometric: bool
+    linear: bool = True
 
     @classmethod
-    def of(cls, graph: Graph, edge: Edge) -> "Way":
+    def of(cls, graph: Graph, edge: Edge, parameter: nn.Parameter, *, look: bool) -> "Way":
+        """The way from an edge down to a parameter; without a `look` at whether it is linear it is taken not to be."""
         while graph.name(edge[0]) == "ToCopyBackward0":
             cast = graph.inputs[edge[0]][0]
             assert cast is not None
@@ -349,7 +385,8 @@ class Way:
             i = below[0]
         ends = i in graph.leaves
         turned = [op for op in path if op != "ToCopyBackward0"] == ["TBackward0"]
-        return cls(edge, edge[0] in graph.leaves, ends and turned, ends)
+        linear = ends or (look and is_linear(GradientEdge(graph.nodes[edge[0]], edge[1]), parameter))
+        return cls(edge, edge[0] in graph.leaves, ends and turned, ends, linear)
 
     def back(self, graph: Graph, parameter: nn.Parameter, use: Use) -> Use:
         """The use of the parameter, from that of what was made of it."""
@@ -358,4 +395,4 @@ class Way:
         if self.turned and isinstance(use, (OuterProduct, OuterProducts)):
             return use.transposed()
         edge = GradientEdge(graph.nodes[self.edge[0]], self.edge[1])
-        return Prepared(use, edge, parameter, isometric=self.isometric)
+        return Prepared(use, edge, parameter, isometric=self.isometric, linear=self.linear)

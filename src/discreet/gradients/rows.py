@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -40,6 +41,55 @@ class Rows:
         return kept
 
 
+VALUES = -1  # in the place of a dimension: each value is a row
+
+
+@dataclass(frozen=True, eq=False)
+class Members:
+    """Rows that belong to units by data and not by position: row r of dimension `dim` to unit `owner[r]`.
+
+    -1 is a row that reaches nobody's loss. Where no dimension tells the units apart, and only single values do, `dim`
+    is VALUES, and `owner` has the whole tensor's shape.
+    """
+
+    dim: int
+    owner: Tensor
+    interleaved: bool = False
+
+    def per_unit(self, shape: torch.Size, units: int) -> None:
+        """Nothing is known of another batch."""
+
+    @cached_property
+    def _places(self) -> Tensor:
+        """The rows of each unit, [units, most rows], filled up with the number of rows."""
+        owner, rows = self.owner, len(self.owner)
+        order = owner.argsort(stable=True)
+        order = order[int((owner < 0).sum()) :]
+        counts = torch.bincount(owner[order], minlength=1)
+        starts = counts.cumsum(0) - counts
+        within = torch.arange(len(order), device=owner.device) - starts[owner[order]]
+        places = owner.new_full((len(counts), max(1, int(counts.max()))), rows)
+        places[owner[order], within] = order
+        return places
+
+    def split(self, tensor: Tensor, units: int) -> Tensor:
+        """The tensor as [units, rows, ...other dimensions]: a copy, with zeros where a unit has fewer rows."""
+        assert self.dim != VALUES
+        front = tensor.movedim(self.dim, 0)
+        padded = torch.cat([front, front.new_zeros(1, *front.shape[1:])])
+        places = self._places
+        if len(places) < units:  # the last units have no row
+            places = torch.cat([places, places.new_full((units - len(places), places.shape[1]), len(front))])
+        return padded[places]
+
+    def keep(self, tensor: Tensor, unit: int, units: int) -> Tensor:
+        """The tensor with every other unit's rows set to zero: a copy."""
+        mine = self.owner == unit
+        if self.dim != VALUES:
+            mine = mine.view(-1, *[1] * (tensor.dim() - self.dim - 1))
+        return torch.where(mine, tensor, 0.0)
+
+
 CANDIDATES = tuple(Rows(dim, interleaved) for dim in range(3) for interleaved in (False, True))
 
 
@@ -64,16 +114,17 @@ def random_labels(units: int, dtype: torch.dtype) -> list[Tensor]:
             return rounds
 
 
-def random_signs(units: int, dtype: torch.dtype) -> list[Tensor]:
-    """Factors plus or minus one for each unit, in as many rounds as it takes to tell any two units apart.
+def subsets(units: int, dtype: torch.dtype) -> list[Tensor]:
+    """Factors zero or one for each unit: of any two units, each is once left out while the other stays.
 
-    They change no bit but the sign in a pass that is linear, as a derivative is, whatever underflows in it. (A value
-    that is shrunk may vanish, and what it was added to be rounded the other way, where it had lain in the middle.)
+    What does not depend on a unit that is left out keeps every bit, also in a backward pass that is not linear, and
+    whatever underflows in it. (A value that is shrunk may vanish, and what it was added to be rounded the other way.)
     """
     generator = torch.Generator()
     generator.seed()
     codes = torch.randperm(units, generator=generator)
-    return [1 - 2 * ((codes >> bit) & 1).to(dtype) for bit in range(max(1, (units - 1).bit_length()))]
+    bits = [((codes >> bit) & 1).to(dtype) for bit in range(max(1, (units - 1).bit_length()))]
+    return [*bits, *(1 - bit for bit in bits)]
 
 
 def _reach(dtype: torch.dtype) -> int:
@@ -85,7 +136,7 @@ def _reach(dtype: torch.dtype) -> int:
 class Match:
     """Where the units stand, whether several rows of a unit were seen, and whether two units gave evidence."""
 
-    rows: Rows
+    rows: Rows | Members
     folded: bool
     evident: bool
 
@@ -94,27 +145,106 @@ class Matching:
     """Finds where the units stand in an op's output, from its gradients for sum(losses) and for sum(label * losses).
 
     If its rows influence only their own unit's loss, every row of the second is its unit's label times the row of the
-    first, bit for bit, or, for labels other than signs, up to `slack` of the largest value of its unit. Values of the
-    first that are not finite say nothing.
+    first, bit for bit. Values of the first that are not finite say nothing: units stand there as the graph has them
+    (`expected`), or so that only units whose loss is not finite (`spoiled`) have such values.
     """
 
-    def __init__(self, plain: Tensor, units: int, slack: float = 0.0) -> None:
-        self._plain, self._units, self._slack = plain, units, slack  # all of it is kept: some ops at a time
+    def __init__(self, plain: Tensor, units: int) -> None:
+        self._plain, self._units = plain, units  # all of it is kept: some ops at a time
         self._left = [rows for rows in CANDIDATES if rows.per_unit(plain.shape, units) is not None]
 
     def compare(self, scaled: Tensor, labels: Tensor) -> None:
         """Drop every reading that these labels speak against."""
         plain, units = self._plain, self._units
-        slack = 0.0 if bool((labels.abs() == 1).all()) else self._slack
-        self._left = [r for r in self._left if _scales(r.split(plain, units), r.split(scaled, units), labels, slack)]
+        self._left = [r for r in self._left if _scales(r.split(plain, units), r.split(scaled, units), labels)]
 
-    def found(self) -> Match | None:
+    def found(self, expected: Rows | None = None, spoiled: Tensor | None = None) -> Match | None:
         """Where the units stand, or None if no dimension carries them."""
-        if not self._left:
+        plain, units = self._plain, self._units
+        left = [expected] if expected in self._left else self._left
+        if expected not in self._left and not bool(plain.isfinite().all()):
+            left = [r for r in left if not bool(_spoils(r.split(plain, units), spoiled).any())]
+        if not left or left[0] is None:
             return None
-        rows = self._left[0]
-        evident = _evident(rows.split(self._plain, self._units))
-        return Match(rows, folded=self._plain.shape[rows.dim] > self._units, evident=evident)
+        rows = left[0]
+        evident = _evident(rows.split(plain, units))
+        return Match(rows, folded=plain.shape[rows.dim] > units, evident=evident)
+
+
+def _spoils(split: Tensor, spoiled: Tensor | None) -> Tensor:
+    """Which units have values that are not finite, though their losses are."""
+    bad = torch.cat([~block.isfinite().flatten(1).all(1) for block in _blocks(split)])
+    return bad if spoiled is None else bad & ~spoiled.to(bad.device)
+
+
+_DIMS = 3  # dimensions along which rows are looked for
+
+
+class Memberships:
+    """Finds whose each row is, or each value, where no position tells: each must change by one unit's labels.
+
+    Labels are those of `random_labels` or `subsets`: what a unit's factors are in all rounds, no other unit's are.
+    Values that are not finite might be anybody's: beside them nothing is found.
+    """
+
+    def __init__(self, plain: Tensor, units: int) -> None:
+        self._plain, self._units = plain, units
+        self._labels: list[Tensor] = []
+        dims = [*range(min(_DIMS, plain.dim())), VALUES] if bool(plain.isfinite().all()) else []
+        self._factors: dict[int, list[Tensor]] = {dim: [] for dim in dims}
+
+    def compare(self, scaled: Tensor, labels: Tensor) -> None:
+        """Note by which factor each row has changed; a reading goes in which some row changed by two."""
+        self._labels.append(labels.to(scaled))
+        for dim in list(self._factors):
+            factors = self._changed(scaled, dim)
+            if factors is None:
+                del self._factors[dim]
+            else:
+                self._factors[dim].append(factors)
+
+    def _changed(self, scaled: Tensor, dim: int) -> Tensor | None:
+        """The factor of each row along a dimension, or None if it has several."""
+        before, after = (_rows_along(t, dim) for t in (self._plain, scaled))
+        if before.numel() == 0:
+            return before.new_zeros(len(before))
+        largest = before.abs().argmax(1, keepdim=True)
+        one, other = before.gather(1, largest), after.gather(1, largest)
+        factors = torch.where(one != 0, other / one, 0.0)
+        return factors.squeeze(1) if _scale(before, after, factors) else None
+
+    def found(self, expected: Rows | None = None, spoiled: Tensor | None = None) -> Match | None:
+        """Whose the rows are, along the first dimension that tells."""
+        for dim, factors in self._factors.items():
+            seen = _rows_along(self._plain != 0, dim).any(1)
+            owner = _owners(torch.stack(factors, 1)[seen], torch.stack(self._labels, 1))
+            if owner is None:
+                continue
+            whole = owner.new_full(seen.shape, -1)
+            whole[seen] = owner
+            whole = whole if dim != VALUES else whole.view(self._plain.shape)
+            return Match(Members(dim, whole), folded=True, evident=len(owner.unique()) > 1)
+        return None
+
+
+def _rows_along(tensor: Tensor, dim: int) -> Tensor:
+    """[rows, values] of each row along a dimension."""
+    if dim == VALUES or tensor.dim() == 1:
+        return tensor.reshape(-1, 1)
+    return tensor.movedim(dim, 0).flatten(1)
+
+
+def _owners(factors: Tensor, codes: Tensor) -> Tensor | None:
+    """The unit whose labels in all rounds [units, rounds] are a row's factors [rows, rounds]; None if one has none."""
+    if not len(factors):  # nothing reaches anybody's loss
+        return factors.new_zeros(0, dtype=torch.int64)
+    kinds, place = torch.unique(factors + 0.0, dim=0, return_inverse=True)  # there is one zero, not two
+    if len(kinds) > len(codes):
+        return None
+    same = (kinds[:, None] == codes[None]).all(2)  # [kinds, units]
+    if not bool(same.any(1).all()):
+        return None
+    return same.to(torch.int8).argmax(1)[place]
 
 
 def _evident(split: Tensor) -> bool:
@@ -158,7 +288,7 @@ class Fingerprints:
             self._folded = plain.shape[0] > units
             split = self._rows.split(plain, units)
             self._before = self._of(split, None)
-            self._evident = _evident(split)
+            self._evident, self._agree = _evident(split), bool(plain.isfinite().all())
 
     def compare(self, scaled: Tensor, labels: Tensor) -> None:
         """Compare with the gradients for other labels."""
@@ -177,7 +307,7 @@ class Fingerprints:
             found.append(bits.mul_(factors).sum(1))
         return torch.cat(found)
 
-    def found(self) -> Match | None:
+    def found(self, expected: Rows | None = None, spoiled: Tensor | None = None) -> Match | None:
         """Where the units stand, if they stand there."""
         if not self._agree:
             return None
@@ -192,26 +322,24 @@ def _blocks(tensor: Tensor, values: int = _BLOCK) -> Sequence[Tensor]:
     return tensor.split(max(1, values * len(tensor) // max(1, tensor.numel())))
 
 
-def _scales(before: Tensor, after: Tensor, labels: Tensor, slack: float) -> bool:
-    """Whether each unit's rows changed by its label, but for underflow of the float format, and for `slack`.
+def _scales(before: Tensor, after: Tensor, labels: Tensor) -> bool:
+    """Whether each unit's rows changed by its label, but for underflow of the float format.
 
-    A value that was not finite to begin with says nothing; one that has become so was changed by others.
+    A value that was not finite to begin with says nothing; one that has become so was changed by others, or by its own
+    label if that is zero (0 / 0).
     """
     blocks = _blocks(before)
     theirs, factors = _blocks(after), labels.to(before).split([len(b) for b in blocks])
     shaped = [f.view(-1, *[1] * (before.dim() - 1)) for f in factors]
-    return all(_scale(b, a, f, slack) for b, a, f in zip(blocks, theirs, shaped, strict=True))
+    return all(_scale(b, a, f) for b, a, f in zip(blocks, theirs, shaped, strict=True))
 
 
-def _scale(before: Tensor, after: Tensor, labels: Tensor, slack: float) -> bool:
+def _scale(before: Tensor, after: Tensor, labels: Tensor) -> bool:
     expected = before * labels
     if torch.equal(expected, after):
         return True
-    limits, reach = torch.finfo(expected.dtype), _reach(expected.dtype)
-    # float16 underflows early, and what it rounded there is carried on by the ops below
-    extreme = limits.tiny * (2.0**reach if limits.max > 1e10 else limits.eps * 2.0 ** (2 * reach + 2))
-    allowed: Tensor | float = extreme
-    if slack:
-        largest = expected.abs().nan_to_num(0.0, 0.0, 0.0).flatten(1).amax(1)
-        allowed = (slack * largest).clamp(min=extreme).view(labels.shape)
-    return bool(((expected == after) | ~expected.isfinite() | ((expected - after).abs() <= allowed)).all())
+    agrees = (expected == after) | ~expected.isfinite() | ((labels == 0) & ~after.isfinite())
+    limits = torch.finfo(expected.dtype)
+    if limits.max > 1e10:  # what is shrunk may underflow; in float16 so early that only units left out tell anything
+        agrees |= ((expected - after).abs() <= limits.tiny * 2.0 ** _reach(expected.dtype)) & (labels != 0)
+    return bool(agrees.all())

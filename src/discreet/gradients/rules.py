@@ -15,7 +15,7 @@ from torch import Tensor
 
 from discreet.gradients.convolution import Convolution
 from discreet.gradients.graph import Edge, Graph
-from discreet.gradients.rows import Rows
+from discreet.gradients.rows import Members, Rows
 from discreet.gradients.uses import (
     Known,
     Materialised,
@@ -39,7 +39,7 @@ class Call(NamedTuple):
     """
 
     units: int
-    rows: Rows
+    rows: Rows | Members
     gradient: Tensor
     others: Mapping[int, Tensor]
     number: int
@@ -63,6 +63,12 @@ class Call(NamedTuple):
         """A tensor in the dtype sums are taken in."""
         return tensor.to(self.dtype) if tensor.dtype != self.dtype and tensor.is_floating_point() else tensor
 
+    @property
+    def one_row(self) -> bool:
+        """Whether row i of the output's dimension 0 is all of unit i."""
+        rows = self.rows
+        return isinstance(rows, Rows) and rows.dim == 0 and self.gradient.shape[0] == self.units
+
     def images(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units * rows, ...], unit by unit."""
         return self.split(tensor).flatten(0, 1)
@@ -73,26 +79,31 @@ Maker = Callable[[Call], Use | Tensor | None]
 
 @dataclass(frozen=True)
 class Rule:
-    """How to make a use, and the names of the saved values it reads (torch's `_saved_` names, without that prefix)."""
+    """How to make a use, and the names of the saved values it reads (torch's `_saved_` names, without that prefix).
+
+    `any_rows`: it asks where rows are by `Call.split`, `images` and `one_row` alone, so that they may be anybody's.
+    """
 
     make: Maker
     saves: tuple[str, ...]
+    any_rows: bool = False
 
 
 RULES: dict[tuple[str, int], Rule] = {}
 SEVERAL_OUTPUTS = {"MkldnnRnnLayerBackward0"}  # ops whose rules read more gradients than the first output's
 
 
-def rule(op: str, *inputs: int, saves: tuple[str, ...] = ()) -> Callable[[Maker], Maker]:
+def rule(op: str, *inputs: int, saves: tuple[str, ...] = (), any_rows: bool = False) -> Callable[[Maker], Maker]:
     """Declare the rule for inputs of an autograd op, by its name in the graph ("AddmmBackward0").
 
     A user's own `torch.autograd.Function` Scale appears as "ScaleBackward"; `saves=("saved_tensors",)` gives its
-    saved tensors. The function returns each unit's gradient [units, *shape], a `Use`, or None to fall back.
+    saved tensors. The function returns each unit's gradient [units, *shape], a `Use`, or None to fall back. Say
+    `any_rows` if it takes rows wherever they are: it looks for them by `Call.split`, `images` and `one_row` alone.
     """
 
     def declare(make: Maker) -> Maker:
         for i in inputs:
-            RULES[op, i] = Rule(make, saves)
+            RULES[op, i] = Rule(make, saves, any_rows)
         return make
 
     return declare
@@ -128,7 +139,7 @@ class OneByOne(Single):
     """
 
     def __init__(
-        self, node: Any, number: int, gradients: Mapping[int, Tensor], rows: Mapping[int, Rows], units: int,
+        self, node: Any, number: int, gradients: Mapping[int, Tensor], rows: Mapping[int, Rows | Members], units: int,
         shape: torch.Size, dtype: torch.dtype,
     ) -> None:  # fmt: skip
         self.node, self.number, self.gradients, self.rows = node, number, gradients, rows
@@ -200,7 +211,7 @@ def finite(node: Any) -> Generator[None]:
 # --- products ---------------------------------------------------------------------------------------------------
 
 
-@rule("AddmmBackward0", 2, saves=("mat1", "alpha"))
+@rule("AddmmBackward0", 2, saves=("mat1", "alpha"), any_rows=True)
 def _addmm_weight(call: Call) -> Use | None:
     return _product(call, call.saved["mat1"], call.saved["alpha"])
 
@@ -214,7 +225,7 @@ def _one_matrix_for_all(call: Call) -> Use | None:
     return OuterProducts(call.split(left)[:, :, 0], call.split(call.gradient)[:, :, 0], call.shape)
 
 
-@rule("MmBackward0", 1, saves=("self",))
+@rule("MmBackward0", 1, saves=("self",), any_rows=True)
 def _mm_weight(call: Call) -> Use | None:
     return _product(call, call.saved["self"], 1)
 
@@ -224,7 +235,7 @@ def _product(call: Call, left: Tensor | None, alpha: float) -> Use | None:
         return None
     right = call.cast(call.gradient)
     right = right if alpha == 1 else right * alpha
-    if left.shape[0] != call.units:
+    if not call.one_row:
         return OuterProducts(call.split(left), call.split(right))
     known = None if call.known is None else call.known.of(left)
     lengths = call.shared.get("lengths") if alpha == 1 else None
@@ -234,40 +245,40 @@ def _product(call: Call, left: Tensor | None, alpha: float) -> Use | None:
 # --- broadcasting: a parameter that meets every row ---------------------------------------------------------------
 
 
-@rule("AddmmBackward0", 0, saves=("beta",))
+@rule("AddmmBackward0", 0, saves=("beta",), any_rows=True)
 def _addmm_bias(call: Call) -> Use | Tensor | None:
     """One row a unit is the gradient, whose length the weight's rule needs, too."""
     beta = call.saved["beta"]
     found = _sum_to_shape(call, call.gradient if beta == 1 else call.gradient * beta)
-    if found is None or beta != 1 or call.gradient.shape != found.shape:
+    if found is None or beta != 1 or not call.one_row or call.gradient.shape != found.shape:
         return found
     call.shared["lengths"] = lengths = lengths_of(found)
     return Materialised(found, lengths * lengths)
 
 
-@rule("AddBackward0", 0)
-@rule("SubBackward0", 0)
-@rule("ExpandBackward0", 0)
+@rule("AddBackward0", 0, any_rows=True)
+@rule("SubBackward0", 0, any_rows=True)
+@rule("ExpandBackward0", 0, any_rows=True)
 def _added(call: Call) -> Tensor | None:
     return _sum_to_shape(call, call.gradient)
 
 
-@rule("AddBackward0", 1, saves=("alpha",))
+@rule("AddBackward0", 1, saves=("alpha",), any_rows=True)
 def _added_second(call: Call) -> Tensor | None:
     return _sum_to_shape(call, call.gradient * call.saved["alpha"])
 
 
-@rule("SubBackward0", 1, saves=("alpha",))
+@rule("SubBackward0", 1, saves=("alpha",), any_rows=True)
 def _subtracted(call: Call) -> Tensor | None:
     return _sum_to_shape(call, call.gradient * -call.saved["alpha"])
 
 
-@rule("MulBackward0", 0, saves=("other",))
+@rule("MulBackward0", 0, saves=("other",), any_rows=True)
 def _multiplied(call: Call) -> Tensor | None:
     return None if call.saved["other"] is None else _sum_to_shape(call, call.gradient * call.saved["other"])
 
 
-@rule("MulBackward0", 1, saves=("self",))
+@rule("MulBackward0", 1, saves=("self",), any_rows=True)
 def _multiplied_second(call: Call) -> Tensor | None:
     return None if call.saved["self"] is None else _sum_to_shape(call, call.gradient * call.saved["self"])
 
@@ -297,7 +308,7 @@ def _sum_to_shape(call: Call, gradient: Tensor) -> Tensor | None:
     None where the parameter has the units' dimension itself, so that it is not the same for every unit.
     """
     shape = call.shape
-    if call.rows.dim == 0 and gradient.shape == (call.units, *shape):  # there is nothing to sum
+    if call.one_row and gradient.shape == (call.units, *shape):  # there is nothing to sum
         return call.cast(gradient)
     aligned = (1,) * (gradient.dim() - len(shape)) + tuple(shape)
     if aligned[call.rows.dim] != 1:
@@ -312,13 +323,13 @@ def _sum_to_shape(call: Call, gradient: Tensor) -> Tensor | None:
 # --- normalisation ------------------------------------------------------------------------------------------------
 
 
-@rule("NativeLayerNormBackward0", 1, saves=("input", "result1", "result2"))
+@rule("NativeLayerNormBackward0", 1, saves=("input", "result1", "result2"), any_rows=True)
 def _layer_norm_weight(call: Call) -> Tensor:
     x, mean, scale = (call.split(call.saved[name]) for name in ("input", "result1", "result2"))
     return _sum_rows(call, (x - mean).mul_(scale).mul_(call.split(call.gradient)))
 
 
-@rule("NativeLayerNormBackward0", 2)
+@rule("NativeLayerNormBackward0", 2, any_rows=True)
 def _layer_norm_bias(call: Call) -> Tensor:
     return _sum_rows(call, call.split(call.gradient))
 
@@ -328,7 +339,7 @@ def _sum_rows(call: Call, split: Tensor) -> Tensor:
     return split.sum(tuple(range(1, rows))) if rows > 1 else split
 
 
-@rule("NativeGroupNormBackward0", 1, 2, saves=("input", "result1", "result2", "group"))
+@rule("NativeGroupNormBackward0", 1, 2, saves=("input", "result1", "result2", "group"), any_rows=True)
 def _group_norm(call: Call) -> Tensor | None:
     """By one native call for scale and shift: all images as the channels of one, so that each has its own sums."""
     if call.rows.dim != 0:
@@ -349,7 +360,7 @@ def _group_norm(call: Call) -> Tensor | None:
 # --- look-ups -----------------------------------------------------------------------------------------------------
 
 
-@rule("EmbeddingBackward0", 0, saves=("indices", "padding_idx"))
+@rule("EmbeddingBackward0", 0, saves=("indices", "padding_idx"), any_rows=True)
 def _embedding(call: Call) -> Use:
     return Lookups(
         call.split(call.saved["indices"]).flatten(1),
@@ -455,7 +466,7 @@ def _lstm(call: Call) -> Use | None:
 _CONVOLUTION = ("input", "weight", "stride", "padding", "dilation", "groups", "transposed", "output_padding")
 
 
-@rule("ConvolutionBackward0", 1, saves=_CONVOLUTION)
+@rule("ConvolutionBackward0", 1, saves=_CONVOLUTION, any_rows=True)
 def _convolution(call: Call) -> Use | None:
     if call.rows.dim != 0:
         return None
@@ -464,7 +475,7 @@ def _convolution(call: Call) -> Use | None:
     return Convolution(images, gradients, call.units, call.shape, saved)
 
 
-@rule("ConvolutionBackward0", 2)
+@rule("ConvolutionBackward0", 2, any_rows=True)
 def _convolution_bias(call: Call) -> Tensor | None:
     if call.rows.dim != 0:
         return None

@@ -2,8 +2,9 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -11,8 +12,26 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
 from discreet.errors import PrivacyError
+from discreet.gradients.axes import Route, readings, rows_at
 from discreet.gradients.graph import Edge, Graph, Node, is_leaf
-from discreet.gradients.rows import Factors, Fingerprints, Match, Matching, Rows, random_labels, random_signs
+from discreet.gradients.rows import (
+    Factors,
+    Fingerprints,
+    Match,
+    Matching,
+    Members,
+    Memberships,
+    Rows,
+    random_labels,
+    subsets,
+)
+
+Shapes = tuple[torch.Size, ...]
+
+
+class Inseparable(PrivacyError):
+    """The gradients of a batch cannot be taken apart by examples: these are mixed, or nothing tells them apart."""
+
 
 # ops that only rearrange a parameter: its value is the same for every unit above them, and so is its norm
 REARRANGEMENTS = {
@@ -41,19 +60,22 @@ class Site:
 class Analysis:
     """The sites of a graph's structure.
 
-    `evident`: the batch showed every one of them with at least two units. `recomputes`: reading a saved value twice
+    `evident`: the batch showed every one of them with at least two units, where the structure has them whatever the
+    data is. `recomputes`: reading a saved value twice
     gave two tensors, so the values are recomputed when they are read (checkpointing). `last` are the sites below which
-    there is no other. `preparations` are the ops below sites that make something of parameters alone.
+    there is no other. `preparations` are the ops below sites that make something of parameters alone, each with the
+    shapes of the constants that went into it; `route` leads from the losses to the sites, where all ops are known.
     """
 
     sites: tuple[Site, ...]
     evident: bool
     recomputes: bool
     last: tuple[int, ...]
-    preparations: frozenset[int] = frozenset()
+    preparations: Mapping[int, Shapes] = field(default_factory=dict)
+    route: Route | None = None
 
     @cached_property
-    def rows(self) -> dict[int, Rows]:
+    def rows(self) -> dict[int, Rows | Members]:
         """Where the units stand in each site's first output, if it is used."""
         return {site.node: site.outputs[0].rows for site in self.sites if 0 in site.outputs}
 
@@ -133,7 +155,7 @@ def analyse(
     losses: Tensor,
     units: int,
     own: Sequence[Tensor],
-    known: frozenset[int] = frozenset(),
+    known: Mapping[int, Shapes] = MappingProxyType({}),
     *,
     again: bool = False,
 ) -> Analysis:
@@ -142,21 +164,19 @@ def analyse(
     From every parameter upwards: an op whose output carries the batch (found by reweighting the losses) is a site;
     an op that fails, but whose inputs are all made of parameters and of the model's `own` tensors, is part of how the
     parameter is prepared, and the search goes on above it; one that fails with anything else among its inputs, which
-    may be data, mixes examples.
+    may be data, is looked at row by row: if each row is one unit's, whichever it is, it is a site all the same, and if
+    not, examples are mixed.
 
-    `known` are ops that prepared parameters when they were looked at before. If they still may, they are taken for
-    that: it is exact, whatever they are. Before a graph is refused it is looked at `again`, with signs for labels, too:
-    that takes more passes, but signs show every mixing by which a gradient is still linear in the losses' weights, and
-    no rounding as one. Beside them, other labels need then show no more than that it is linear, up to SLACK.
+    `known` are ops that prepared parameters when they were looked at before, with the shapes of their constants. If
+    these are the same, or they still may, they are taken for that: it is exact, whatever they are. Before a graph is
+    refused it is looked at `again`, leaving units out instead of shrinking them: that takes more passes, but no
+    rounding shows as mixing, and neither does a backward pass that is not linear, row by row.
     """
 
-    def prepares(n: int) -> bool:
-        return _all_shared(graph, n, shared) and constants_are_known(graph, n, own, units)
+    def prepares(n: int, *, strictly: bool = False) -> bool:
+        return _all_shared(graph, n, shared) and constants_are_known(graph, n, own, 1 if strictly else units)
 
-    labels = random_labels(units, losses.dtype)
-    slack = SLACK if again else 0.0
-    if again:
-        labels = random_signs(units, losses.dtype) + labels
+    labels = subsets(units, losses.dtype) if again else random_labels(units, losses.dtype)
     shared = set(graph.leaves)  # nodes whose value does not depend on the batch
     carrying: dict[int, dict[int, Match]] = {}
     failed: dict[int, None] = {}
@@ -164,7 +184,9 @@ def analyse(
     unsure = False  # whether some op showed too little of where the units stand in it
     for n in graph.upwards if known else ():
         rearranges = graph.name(n) in REARRANGEMENTS and _all_shared(graph, n, shared)
-        if rearranges or (n in known and prepares(n)):
+        same = n in known and _all_shared(graph, n, shared) and known[n] == _constant_shapes(graph, n)
+        same = same and all(map(_is_finite, _constants(graph, n)))
+        if rearranges or same or (n in known and prepares(n)):
             shared.add(n)
     pending = list(shared)
     while pending:
@@ -176,7 +198,8 @@ def analyse(
         unseen = [n for n in candidates if n not in seen]
         if unseen:
             ahead = _preparations(graph, shared, own, units)
-            seen |= _looked_at(graph, losses, units, list(dict.fromkeys([*unseen, *ahead])), labels, slack)
+            seen |= _looked_at(graph, losses, units, list(dict.fromkeys([*unseen, *ahead])), labels)
+        stray: list[int] = []  # ops in which units stand nowhere in particular
         for n in candidates:
             matches = seen[n]
             told = all(m is None or m.evident for m in matches.values())
@@ -185,8 +208,13 @@ def analyse(
                 failed[n] = None  # it may be how a parameter is prepared; taken for that, nothing is lost but time
             elif all(m is not None for m in matches.values()):
                 carrying[n] = {k: m for k, m in matches.items() if m is not None}
-            else:
+            elif prepares(n, strictly=True):
                 failed[n] = None
+            else:
+                stray.append(n)
+        dealt = _dealt(graph, losses, units, stray, labels)
+        carrying |= dealt
+        failed.update(dict.fromkeys(n for n in stray if n not in dealt))
         settled = [n for n in failed if prepares(n)]
         for n in settled:
             del failed[n]
@@ -203,14 +231,30 @@ def analyse(
         if matches:
             sites.append(Site(n, matches, inputs, {k: below[_child(graph, n, k)] for k in inputs}))
     reached = all(len(matches) == len(graph.outputs[n]) for n, matches in carrying.items())  # every output that is used
-    evident = reached and not unsure and all(m.evident for matches in carrying.values() for m in matches.values())
-    evident = evident and not any(graph.name(i) in ROW_MOVERS for i in range(len(graph.nodes)))
+    found = [m for matches in carrying.values() for m in matches.values()]
+    evident = reached and not unsure and all(m.evident and isinstance(m.rows, Rows) for m in found)
+    route = Route.of(graph, shared) if evident else None
+    evident = evident and route is not None and stand(graph, sites, route, units)
     recomputed = recomputes(graph.nodes[site.node] for site in sites)
-    made = frozenset(n for n in shared if n not in graph.leaves and graph.name(n) not in REARRANGEMENTS)
-    return Analysis(tuple(sites), evident, recomputed, tuple(graph.last({site.node for site in sites})), made)
+    made = [n for n in shared if n not in graph.leaves and graph.name(n) not in REARRANGEMENTS]
+    prepared = {n: _constant_shapes(graph, n) for n in made}
+    last = tuple(graph.last({site.node for site in sites}))
+    return Analysis(tuple(sites), evident, recomputed, last, prepared, route)
 
 
-SLACK = 2.0**-20  # of a unit's largest value: what roundings that turn may come to further down a graph
+def stand(graph: Graph, sites: Iterable[Site], route: Route, units: int) -> bool:
+    """Whether the units stand in all sites where they were found, as the ops above them and their shapes tell."""
+    places = route.places(graph, units)
+    if places is None:
+        return False
+    for site in sites:
+        for number, match in site.outputs.items():
+            place = places.get((site.node, number))
+            if place is None or rows_at(place, graph.shape((site.node, number)), units) != match.rows:
+                return False
+    return True
+
+
 _TURN_BYTES = 1 << 28  # gradients that are held at a time, to be compared
 
 
@@ -241,26 +285,39 @@ def _preparations(graph: Graph, shared: set[int], own: Sequence[Tensor], units: 
 Found = dict[int, dict[int, Match | None]]
 
 
-def _looked_at(
-    graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor], slack: float
-) -> Found:
+def _looked_at(graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor]) -> Found:
     """Where the units stand in the outputs of ops that a gradient reaches.
 
     Most have them where they usually are, which fingerprints tell; the gradients of the others are kept and compared.
     """
-    found = _matches(graph, losses, units, candidates, labels, partial(Fingerprints, factors=Factors()))
-    others = [n for n, matches in found.items() if any(m is None for m in matches.values())]
+    found: Found = {}
+    if not any(bool((label == 0).any()) for label in labels):
+        found = _matches(graph, losses, units, candidates, labels, partial(Fingerprints, factors=Factors()))
+    others = [n for n in candidates if any(m is None for m in found.get(n, {0: None}).values())]
     for some in _in_turns(graph, others):
-        found |= _matches(graph, losses, units, some, labels, partial(Matching, slack=slack))
+        found |= _matches(graph, losses, units, some, labels, Matching)
+    return found
+
+
+def _dealt(
+    graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor]
+) -> dict[int, dict[int, Match]]:
+    """Those of some ops whose outputs' rows, or values, are one unit's each, and whose they are."""
+    found: dict[int, dict[int, Match]] = {}
+    for some in _in_turns(graph, candidates):
+        for n, matches in _matches(graph, losses, units, some, labels, Memberships).items():
+            told = {k: m for k, m in matches.items() if m is not None}
+            if len(told) == len(matches):
+                found[n] = told
     return found
 
 
 def _matches(
     graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor],
-    how: Callable[[Tensor, int], Fingerprints | Matching],
+    how: Callable[[Tensor, int], Fingerprints | Matching | Memberships],
 ) -> Found:  # fmt: skip
     outputs = {n: graph.outputs.get(n, []) for n in candidates}
-    known: dict[int, dict[int, Fingerprints | Matching]] = {n: {} for n in candidates}
+    known: dict[int, dict[int, Fingerprints | Matching | Memberships]] = {n: {} for n in candidates}
 
     def begin(n: int, gradients: dict[int, Tensor]) -> None:
         known[n] = {k: how(gradient, units) for k, gradient in gradients.items()}
@@ -274,7 +331,9 @@ def _matches(
 
         weights = label.to(losses.detach()).repeat_interleave(len(losses) // units)
         visit(graph, losses, outputs, weights, compare, retain=True)
-    return {n: {k: m.found() for k, m in matchings.items()} for n, matchings in known.items()}
+    expected = {} if how is Memberships else readings(graph, units)
+    spoiled = ~losses.detach().view(units, -1).isfinite().all(1)
+    return {n: {k: m.found(expected.get((n, k)), spoiled) for k, m in some.items()} for n, some in known.items()}
 
 
 def recomputes(nodes: Iterable[Node]) -> bool:
@@ -327,13 +386,6 @@ def _all_shared(graph: Graph, n: int, shared: set[int]) -> bool:
     return n != 0 and all(edge is None or edge[0] in shared for edge in graph.inputs[n])
 
 
-# ops that may give a row to another example from one batch to the next, by positions they read from data
-ROW_MOVERS = {
-    "GatherBackward0", "IndexAddBackward0", "IndexBackward0", "IndexCopyBackward0", "IndexPutBackward0",
-    "IndexSelectBackward0", "MaskedScatterBackward0", "MaskedSelectBackward0", "PutBackward0", "ScatterAddBackward0",
-    "ScatterBackward0", "ScatterReduceBackward0", "SortBackward0", "SortBackward1", "TakeBackward0", "TopkBackward0",
-}  # fmt: skip
-
 ELEMENTWISE = {
     "AddBackward0", "AddcmulBackward0", "DivBackward0", "LerpBackward0", "MaskedFillBackward0", "MulBackward0",
     "RsubBackward1", "SubBackward0", "WhereBackward0",
@@ -348,13 +400,23 @@ def constants_are_known(graph: Graph, n: int, own: Sequence[Tensor], units: int)
 
     They are if the op is element by element and its output no larger than what was made of parameters (a mask or noise
     on a weight), or if each of them is the model's own, a number, a row of positions, or of a shape that cannot hold a
-    row for each unit. What is let through here but comes from data after all does so without a gradient, and is not
-    this probe's to find.
+    row for each unit (which no shape is for one unit). What is let through here but comes from data after all does so
+    without a gradient, and is not this probe's to find.
     """
     shapes = [graph.shape(edge) for edge in graph.inputs[n] if edge is not None]
     if graph.name(n) in ELEMENTWISE and graph.shape((n, 0)) in shapes:
         return True
+    constants = _constants(graph, n)
+    if not all(_is_known(c, own, units) for c in constants):
+        return False
+    return bool(constants) or all(edge is not None for edge in graph.inputs[n])
+
+
+def _constants(graph: Graph, n: int) -> list[Tensor]:
+    """What an op has saved that no gradient goes to."""
     node = graph.nodes[n]
+    if graph.name(n) in _OWN_POSITIONS:
+        return []
     saved: list[Tensor] = []
     for name in dir(type(node)):
         if name.startswith("_saved_") and not name.startswith("_saved_result"):
@@ -362,14 +424,17 @@ def constants_are_known(graph: Graph, n: int, own: Sequence[Tensor], units: int)
             saved += [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Tensor)]
     if hasattr(node, "saved_tensors"):
         saved += [v for v in node.saved_tensors if v is not None]
-    constants = [] if graph.name(n) in _OWN_POSITIONS else [v.detach() for v in saved if not v.requires_grad]
-    if not all(_is_known(c, own, units) for c in constants):
-        return False
-    return bool(constants) or all(edge is not None for edge in graph.inputs[n])
+    return [v.detach() for v in saved if not v.requires_grad]
+
+
+def _constant_shapes(graph: Graph, n: int) -> Shapes:
+    return tuple(c.shape for c in _constants(graph, n))
 
 
 def _is_known(constant: Tensor, own: Sequence[Tensor], units: int) -> bool:
-    if constant.numel() <= 1 or all(size % units for size in constant.shape):
+    if constant.layout != torch.strided:
+        return False
+    if constant.numel() <= 1 or (all(size % units for size in constant.shape) and _is_finite(constant)):
         return True
     for tensor in own:
         if tensor.untyped_storage().data_ptr() == constant.untyped_storage().data_ptr():
@@ -377,6 +442,11 @@ def _is_known(constant: Tensor, own: Sequence[Tensor], units: int) -> bool:
         if tensor.shape == constant.shape and tensor.dtype == constant.dtype and torch.equal(tensor, constant):
             return True
     return not constant.is_floating_point() and constant.dtype != torch.bool and _counts(constant)
+
+
+def _is_finite(constant: Tensor) -> bool:
+    """Whether all values are: one that is not would spoil every unit's gradient that is pulled past it."""
+    return not (constant.is_floating_point() or constant.is_complex()) or bool(constant.isfinite().all())
 
 
 def _counts(positions: Tensor) -> bool:
@@ -411,7 +481,7 @@ def _refuse_mixing(graph: Graph, failed: list[int]) -> None:
     nearest = min(failed)
     names = _direct_parameters(graph, nearest)
     op = graph.name(nearest).removesuffix("Backward0").removesuffix("Backward")
-    raise PrivacyError(
+    raise Inseparable(
         f"the model or the loss mixes examples, or moves their rows about so that they cannot be told apart: from "
         f"{' and '.join(map(repr, names))} (op {op}) to the losses, no dimension belongs to one example each, so "
         "bounding each gradient would bound nothing. Look for batch statistics (replace BatchNorm by GroupNorm), sums, "

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from discreet.gradients import Call, rule
+from discreet.gradients.axes import Place, Step, keeps_units
 from discreet.gradients.products import linear, outer
 from discreet.gradients.rows import Rows
 from discreet.gradients.uses import (
@@ -480,6 +481,18 @@ class Shared:
         if self._of is not gradient:
             self._of, self._found = gradient, {}
         return self._found
+
+
+def _batch_of_steps(step: Step) -> Place | None:
+    """Of the outputs [steps, batch, ...] and the last states [batch, ...]; of the inputs [steps, batch, ...] and, where
+    parameters are seen, [batch, steps, ...], and of the first states."""
+    if step.place[0] != (1 if step.output == 0 else 0):
+        return None
+    return (1 if step.number == 0 else 0), step.place[1]
+
+
+keeps_units(RecurrentSteps, _batch_of_steps)
+keeps_units(RecurrentInput, lambda step: step.place if step.place[0] < 2 and step.number == 0 else None)
 
 
 @rule("RecurrentWeightsBackward", 0, 1, 2, 3, saves=("saved_tensors", "rows", "shared"))

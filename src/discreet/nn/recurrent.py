@@ -75,8 +75,8 @@ class FilteredRNN(nn.Module):
     it cannot grow with the length of a sequence. The filter sees the gradient of the loss as it is: under a mean over
     B examples gradients are B times as small, and `c` and `k` are best chosen so too.
 
-    It gives no privacy by itself. A filtered gradient does not scale with the loss, by which an attached model is seen
-    to keep examples apart: with privacy, `batches(data, at_most=1)` is the way, and anything more is refused.
+    It gives no privacy by itself. A filtered gradient does not scale with the loss, so a probe of an attached model
+    takes a few more passes to see that examples are apart.
     """
 
     def __init__(

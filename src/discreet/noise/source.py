@@ -15,6 +15,8 @@ import torch
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from torch import Tensor
 
+from discreet.errors import PrivacyError
+
 Octets = npt.NDArray[np.uint8]
 Coins = npt.NDArray[np.bool_]
 Values = npt.NDArray[Any]
@@ -264,6 +266,9 @@ class Root:
         self._key = hashlib.sha256(f"discreet seed {seed}".encode()).digest() if self.seeded else secret
         self._process = os.getpid()
         self._room = Room()  # where all streams work, one after another: fresh memory is dear
+
+    def __reduce__(self) -> str:
+        raise PrivacyError("this holds the secret key of a run's noise and draws, and is not copied.")
 
     def stream(self, purpose: str, number: int) -> Source:
         """The stream for `purpose` at step `number`. Ask once for each pair: asking again repeats the stream."""

@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from itertools import pairwise
+from textwrap import wrap
 from typing import Literal
 
 from discreet.accounting.guarantee import round_up
 
 Kind = Literal["count", "epsilon", "share", "number"]
-Look = Literal["line", "dashed", "points", "hollow"]
+Look = Literal["line", "dashed", "points", "hollow", "bars"]
 Point = tuple[float, float]
 
 COLOURS = 8  # after as many they come round again, dashed
@@ -19,18 +20,20 @@ _WIDTH, _HEIGHT = 440.0, 290.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60.0, 20.0, 12.0, 44.0
 _MOST = 240  # points drawn of a line; beyond, those that show its shape
 _FEW = 40  # points up to which each has its dot
+_TITLE = 56  # letters of a title in a line
 _NAMED = 8  # points up to which each has its name beside it
 
 
 @dataclass(frozen=True)
 class Axis:
-    """What an axis measures; `low` and `high` are values that it must reach."""
+    """What an axis measures; `low` and `high` are values that it must reach. With `names` its ticks are 0, 1, 2, ..."""
 
     label: str
     kind: Kind
     low: float | None = None
     high: float | None = None
     log: bool = False
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -38,6 +41,7 @@ class Series:
     """Points with a name. `colour` counts through the palette; None is a quiet line to compare with.
 
     `labels` name single points; `filled` shades what lies between the line and the straight one from end to end.
+    `spread` has (x, low, high): a band around a line, whiskers on points and bars.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Series:
     colour: int | None = 0
     labels: tuple[str, ...] = ()
     filled: bool = False
+    spread: tuple[tuple[float, float, float], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -84,7 +89,8 @@ def svg(chart: Chart, *, alone: bool = False) -> str:
     """
     frame = _Frame(chart)
     legend = [s for s in chart.series if len(chart.series) > 1] if alone else []
-    head = 26.0 if alone else 0.0
+    title = wrap(chart.title, _TITLE)
+    head = 8.0 + 18.0 * len(title) if alone else 0.0
     height = _HEIGHT + head + 18.0 * len(legend) + (6.0 if legend else 0.0)
     inner = "".join([*frame.axes(), *(_series(s, frame, chart) for s in chart.series)])
     label = escape(f"{chart.title}. {summary(chart)}")
@@ -98,9 +104,13 @@ def svg(chart: Chart, *, alone: bool = False) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" viewBox="0 0 {_WIDTH:g} {height:g}" '
         f'width="{_WIDTH:g}" height="{height:g}" role="img" aria-label="{label}"><style>{style()}</style>'
         f'<rect class="paper" width="{_WIDTH:g}" height="{height:g}"/>'
-        f'<text class="heading" x="12" y="19">{escape(chart.title)}</text>'
+        f"{''.join(_heading(line, 19.0 + 18.0 * i) for i, line in enumerate(title))}"
         f'<g transform="translate(0 {head:g})">{inner}</g>{rows}</svg>\n'
     )
+
+
+def _heading(line: str, top: float) -> str:
+    return f'<text class="heading" x="12" y="{top:g}">{escape(line)}</text>'
 
 
 def summary(chart: Chart) -> str:
@@ -130,6 +140,8 @@ class _Frame:
     def __init__(self, chart: Chart) -> None:
         self.chart = chart
         points = [p for s in chart.series for p in _drawable(s.points, chart)]
+        ends = [(x, y) for s in chart.series for x, low, high in s.spread for y in (low, high)]
+        points += _drawable(ends, chart)
         self.x_low, self.x_high, self.x_ticks = _range([x for x, _ in points], chart.x)
         self.y_low, self.y_high, self.y_ticks = _range([y for _, y in points], chart.y)
 
@@ -171,8 +183,10 @@ def _share(value: float, low: float, high: float, log: bool) -> float:
 
 def _range(values: Sequence[float], axis: Axis) -> tuple[float, float, list[float]]:
     """From where to where an axis goes, and its ticks."""
+    if axis.names:
+        return -0.6, len(axis.names) - 0.4, [float(i) for i in range(len(axis.names))]
     values = [*values, *(v for v in (axis.low, axis.high) if v is not None)]
-    low, high = min(values, default=0.0), max(values, default=1.0)
+    low, high = min(values, default=1.0 if axis.log else 0.0), max(values, default=10.0 if axis.log else 1.0)
     if axis.log:
         return _decades(low, high)
     if low == high:
@@ -206,6 +220,8 @@ def _decades(low: float, high: float) -> tuple[float, float, list[float]]:
 
 
 def _tick(value: float, axis: Axis) -> str:
+    if axis.names:
+        return escape(axis.names[round(value)])
     if axis.kind == "share":
         return f"{100 * value:.6g}%"
     return f"{value:,.0f}" if axis.kind == "count" else f"{value:.6g}"
@@ -232,7 +248,17 @@ def _series(series: Series, frame: _Frame, chart: Chart) -> str:
         return ""
     places = [(frame.x(x), frame.y(y)) for x, y in drawn]
     line = "M" + "L".join(f"{x:.1f} {y:.1f}" for x, y in places)
-    parts = []
+    parts = _spread(series, frame, chart)
+    if series.look == "bars":
+        width = abs(frame.x(1.0) - frame.x(0.0)) * 0.36
+        bottom = frame.y(frame.y_low)
+        for (x, y), (left, top) in zip(drawn, places, strict=True):
+            told = escape(f"{series.name}: {words(y, chart.y.kind)}{_named(x, chart.x)}")
+            parts.append(
+                f'<rect class="bar" x="{left - width / 2:.1f}" y="{top:.1f}" width="{width:.1f}" '
+                f'height="{max(0.0, bottom - top):.1f}"><title>{told}</title></rect>'
+            )
+        return f'<g class="{_classes(series)}">{"".join(reversed(parts))}</g>'
     if series.filled:
         parts.append(f'<path class="area" d="{line}Z"/>')
     if not _single(series) and len(drawn) > 1:
@@ -248,6 +274,26 @@ def _series(series: Series, frame: _Frame, chart: Chart) -> str:
     if named and _single(series) and len(labels) <= _NAMED:
         parts += [_name(label, place) for label, place in zip(labels, places, strict=True)]
     return f'<g class="{_classes(series)}">{"".join(parts)}</g>'
+
+
+def _spread(series: Series, frame: _Frame, chart: Chart) -> list[str]:
+    """A band around a line; whiskers on what stands for itself."""
+    rows = [(x, a, b) for x, a, b in series.spread if len(_drawable([(x, a), (x, b)], chart)) == 2]
+    if not rows:
+        return []
+    if _single(series) or series.look == "bars" or len(rows) == 1:
+        return [
+            f'<path class="whisker" d="M{frame.x(x):.1f} {frame.y(a):.1f}V{frame.y(b):.1f}"/>'
+            for x, a, b in rows
+            if a < b
+        ]
+    upper = [f"{frame.x(x):.1f} {frame.y(b):.1f}" for x, _, b in rows]
+    lower = [f"{frame.x(x):.1f} {frame.y(a):.1f}" for x, a, _ in reversed(rows)]
+    return [f'<path class="band" d="M{"L".join([*upper, *lower])}Z"/>']
+
+
+def _named(value: float, axis: Axis) -> str:
+    return f" for {axis.names[round(value)]}" if axis.names and 0 <= round(value) < len(axis.names) else ""
 
 
 def _name(label: str, place: Point) -> str:
@@ -279,6 +325,8 @@ def _classes(series: Series) -> str:
 
 def _sample(series: Series) -> str:
     mark = '<circle class="dot" cx="12" cy="6" r="4.5"/>' if _single(series) else '<path class="line" d="M1 6H23"/>'
+    if series.look == "bars":
+        mark = '<rect class="bar" x="7" y="1" width="10" height="10"/>'
     return f'<g class="{_classes(series)}">{mark}</g>'
 
 

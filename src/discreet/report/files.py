@@ -2,11 +2,11 @@
 
 import csv
 import io
-import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from discreet import storage
 from discreet.errors import ConfigError
 from discreet.report.charts import COLOURS, Chart, svg
 from discreet.report.figures import charts, names
@@ -39,13 +39,11 @@ def write(
     drawn = charts(records)
     try:
         beside = target / BESIDE
-        beside.mkdir(parents=True, exist_ok=True)
-        (beside / "runs.csv").write_text(_runs(records), encoding="utf-8")
+        storage.make_folder(beside)
+        storage.replace(beside / "runs.csv", _runs(records), durable=False)
         words = f"Each figure and its data: {BESIDE}. {draw(drawn, beside)}"
         page = target / "report.html"
-        scratch = page.with_name(f".{page.name}.{secrets.token_hex(4)}")
-        scratch.write_text(render(records, drawn, words), encoding="utf-8")
-        scratch.replace(page)  # whole or not at all
+        storage.replace(page, render(records, drawn, words), durable=False)
     except OSError as error:
         raise ConfigError(f"the report cannot be written to {target}: {error}") from error
     return page
@@ -54,8 +52,8 @@ def write(
 def draw(drawn: Sequence[Chart], folder: Path) -> str:
     """Write each chart as SVG, CSV and, with matplotlib, PNG; a line that says so where there is no PNG."""
     for chart in drawn:
-        (folder / f"{chart.key}.svg").write_text(svg(chart, alone=True), encoding="utf-8")
-        (folder / f"{chart.key}.csv").write_text(_csv(chart), encoding="utf-8")
+        storage.replace(folder / f"{chart.key}.svg", svg(chart, alone=True), durable=False)
+        storage.replace(folder / f"{chart.key}.csv", _csv(chart), durable=False)
     return _pictures(drawn, folder)
 
 
@@ -89,6 +87,7 @@ def csv_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 _COLOURS = ("#0b6e77", "#c2571a", "#5b4bb8", "#a3195b", "#4d7d1f", "#1f6fbf", "#8a6d00", "#6b7280")
 _QUIET, _PALE = "#5a6675", "#dde2e8"
+_NAMED = 16  # a picture has no room for the names of more; they are in its CSV, and on the page
 
 
 def _pictures(drawn: Sequence[Chart], folder: Path) -> str:
@@ -100,7 +99,9 @@ def _pictures(drawn: Sequence[Chart], folder: Path) -> str:
     for chart in drawn:
         figure = Figure(figsize=(6.0, 4.2), layout="constrained")
         _draw(chart, figure.subplots())
-        figure.savefig(folder / f"{chart.key}.png", dpi=150)
+        picture = io.BytesIO()
+        figure.savefig(picture, dpi=150, format="png")
+        storage.replace(folder / f"{chart.key}.png", picture.getvalue(), durable=False)
     return ""
 
 
@@ -111,12 +112,20 @@ def _draw(chart: Chart, axes: Any) -> None:
         x, y = zip(*series.points, strict=True)
         colour = _QUIET if series.colour is None else _COLOURS[series.colour % COLOURS]
         dashed = series.colour is None or series.look == "dashed" or series.colour // COLOURS % 2 == 1
+        for at, low, high in series.spread if series.look in ("points", "hollow", "bars") else ():
+            axes.plot((at, at), (low, high), color=colour, linewidth=1.2)
+        if series.look == "bars":
+            axes.bar(x, y, width=0.36, color=colour, alpha=0.55, label=_plain(series.name))
+            continue
         if series.look in ("points", "hollow"):
             face = "none" if series.look == "hollow" else colour
             axes.scatter(x, y, s=36, facecolors=face, edgecolors=colour, label=_plain(series.name), zorder=3)
             for label, place in zip(series.labels[:8], series.points, strict=False):
                 axes.annotate(_plain(label), place, xytext=(6, 4), textcoords="offset points", fontsize=8)
         else:
+            if len(series.spread) > 1:
+                places, low, high = zip(*series.spread, strict=True)
+                axes.fill_between(places, low, high, color=colour, alpha=0.16, linewidth=0)
             mark = "." if series.colour is not None and len(x) <= 40 else ""
             axes.plot(x, y, color=colour, linestyle="--" if dashed else "-", marker=mark, label=_plain(series.name))
     axes.set_title(_plain(chart.title), loc="left", fontsize=11)
@@ -128,12 +137,14 @@ def _draw(chart: Chart, axes: Any) -> None:
         axes.set_xlim(left=chart.x.low)
     if chart.y.low is not None and not chart.y.log:
         axes.set_ylim(bottom=chart.y.low)
+    if chart.x.names:
+        axes.set_xticks(range(len(chart.x.names)), [_plain(name) for name in chart.x.names])
     for side, axis in (("x", chart.x), ("y", chart.y)):
         if axis.kind == "share":
             getattr(axes, f"{side}axis").set_major_formatter(lambda value, _: f"{100 * value:.6g}%")
     axes.grid(color=_PALE, linewidth=0.6)
     axes.spines[["top", "right"]].set_visible(False)
-    if len(chart.series) > 1 and any(series.points for series in chart.series):
+    if 1 < len(chart.series) <= _NAMED and any(series.points for series in chart.series):
         axes.legend(fontsize=8, frameon=False)
 
 

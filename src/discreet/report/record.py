@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from discreet import storage
 from discreet.accounting import cost
 from discreet.accounting.guarantee import Guarantee, round_up
 from discreet.errors import ConfigError, PrivacyError, whole
 from discreet.plan import Plan
-from discreet.verification import Verified, VerifiedRun, verify
+from discreet.verification import Verified, VerifiedRun, compare_files, ledger_of, verify_folder
 
 _Read = TypeVar("_Read")
 
@@ -110,18 +111,25 @@ def read(folder: str | Path, stages: Sequence[type[Any]] = ()) -> Record:
     config = _file(run / "config.toml", tomllib.loads)
     plan = _file(run / "plan.toml", lambda text: Plan.from_dict(tomllib.loads(text), stages))
     measures = _file(run / "metrics.jsonl", _measures)
-    guarantee = _file(run / "guarantee.json", lambda text: Guarantee.from_json(text, stages))
-    ledger = _ledger(run, config)
-    opening = _file(ledger, lambda text: _opening(text, plan))
+    stated = _file(run / "guarantee.json", lambda text: Guarantee.from_json(text, stages))
+    ledger = ledger_of(run)
+    if not ledger.is_file():
+        raise ConfigError(f"{ledger} is missing: a run counts in it before anything is released; put it back.")
     audit = _file(run / "audit.json", _audit) if (run / "audit.json").exists() else None
-    verified, own, doubts = None, None, []
+    verified, own, doubts, guarantee, versions = None, None, [], stated, {}
     try:
-        verified = verify(ledger, stages=stages)
+        verified, own = verify_folder(run, stages, files=False)
     except PrivacyError as error:
         doubts.append(f"The ledger could not be verified: {str(error).replace(str(ledger), 'it')}")
     else:
-        own = next((found for found in verified.runs if found.run == opening.get("run")), None)
-        doubts += _contradictions(own, plan, guarantee, measures)
+        guarantee, versions = own.guarantee, own.versions
+        if json.loads(json.dumps(plan.to_dict())) != own.plan:
+            plan = Plan.from_dict(own.plan, stages)
+            doubts.append("plan.toml is not the plan that the ledger has; what is shown is the ledger's.")
+        doubts += _contradictions(own, plan, stated, measures)
+        doubts += _other_files(run, verified)
+        if (run / "end.json").exists() and not own.ended and not verified.old:
+            doubts.append("end.json says that the run has finished, and the ledger does not: it was cut short.")
     if audit is not None and audit.refuted:
         doubts.append("An audit contradicts what is proven, at its stated level: the proof or the code is wrong.")
     if audit is not None and (audit.epsilon_lower_bound or 0.0) > guarantee.epsilon:
@@ -129,16 +137,19 @@ def read(folder: str | Path, stages: Sequence[type[Any]] = ()) -> Record:
             f"An attack measured an ε of at least {audit.epsilon_lower_bound:.4g}, more than the "
             f"{round_up(guarantee.epsilon)} that is stated: one of the two is wrong."
         )
-    versions = opening.get("versions", {})
-    versions = {str(k): str(v) for k, v in versions.items()} if isinstance(versions, Mapping) else {}
     return Record(run, ledger, config, plan, guarantee, measures, verified, own, tuple(doubts), versions, audit)
 
 
 def _file(path: Path, parse: Callable[[str], _Read]) -> _Read:
-    if not path.is_file():
-        raise ConfigError(f"{path} is missing: a run leaves it behind when it ends; see whether it did, or resume it.")
     try:
-        return parse(path.read_text(encoding="utf-8"))
+        if not storage.is_file(path):
+            raise ConfigError(
+                f"{path} is missing: a run leaves it behind when it ends; see whether it did, or resume it."
+            )
+    except OSError as error:
+        raise ConfigError(str(error)) from error
+    try:
+        return parse(storage.read_text(path))
     except (OSError, ValueError, RecursionError) as error:  # a ConfigError is a ValueError
         raise ConfigError(f"{path} is broken: {' '.join(str(error).split())}") from error
 
@@ -146,35 +157,16 @@ def _file(path: Path, parse: Callable[[str], _Read]) -> _Read:
 # --- the ledger ------------------------------------------------------------------------------------------------------
 
 
-def _ledger(run: Path, config: Mapping[str, Any]) -> Path:
-    """The run's own ledger, or the data set's that its configuration names instead."""
-    section = config.get("run")
-    named = section.get("ledger") if isinstance(section, Mapping) else None
-    own = run / "ledger.jsonl"
-    return Path(named) if isinstance(named, str) and not own.exists() else own
+def _other_files(folder: Path, verified: Verified) -> Iterator[str]:
+    """Where the model, the metrics or the statistics are not what the run left."""
+    try:
+        compare_files(folder, verified)
+    except PrivacyError as error:
+        yield str(error).replace(f"{folder}/", "").replace(verified.path, "the ledger")
 
 
-def _opening(text: str, plan: Plan) -> Mapping[str, Any]:
-    """The line that opened the run of this plan, or the last one that opened any; empty if none can be read."""
-    described, found = json.loads(json.dumps(plan.to_dict())), {}
-    for line in text.split("\n"):
-        if '"kind": "run"' in line:
-            try:
-                values = json.loads(line)
-            except (ValueError, RecursionError):
-                continue  # verification says what is wrong with it
-            if isinstance(values, dict) and (values.get("plan") == described or found.get("plan") != described):
-                found = values
-    return found
-
-
-def _contradictions(
-    run: VerifiedRun | None, plan: Plan, stated: Guarantee, measures: Sequence[Measure]
-) -> Iterator[str]:
+def _contradictions(run: VerifiedRun, plan: Plan, stated: Guarantee, measures: Sequence[Measure]) -> Iterator[str]:
     """Where the other files say something else than the ledger."""
-    if run is None:
-        yield "The ledger holds no run."
-        return
     proven = run.guarantee
     if stated.delta != proven.delta or plan.delta != proven.delta:
         yield f"The ledger's δ is {proven.delta:g}, the plan's {plan.delta:g}, and guarantee.json's {stated.delta:g}."
@@ -202,6 +194,8 @@ def _contradictions(
         for c in proven.conditions
         if c.status == "broken" and c not in stated.conditions
     )
+    if run.ended and stated != proven:
+        yield "guarantee.json is not what the ledger proves, word for word; what is shown is the ledger's."
 
 
 def _follows(stated: Guarantee) -> float:

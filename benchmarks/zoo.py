@@ -1,0 +1,96 @@
+"""The zoo of tests/zoo through the library: what was refused, by which probe, at which step; written to docs/zoo.md.
+
+Each member is trained by `private.backward(loss_fn, batch)` for some steps, once a seed.
+
+    python benchmarks/zoo.py [--steps 12] [--seeds 3] [--update]
+"""
+
+import argparse
+import sys
+import time
+import warnings
+from collections import Counter
+from pathlib import Path
+
+import torch
+from race.machine import processor
+from rich.progress import track
+
+ROOT = Path(__file__).parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+
+from zoo.members import MEMBERS  # noqa: E402 (it lies beside the tests)
+from zoo.running import probe_of, run  # noqa: E402
+
+PAGE = ROOT / "docs" / "zoo.md"
+START = "<!-- by benchmarks/zoo.py from here -->"
+
+
+def told(outcomes):
+    """How a member's runs ended, in few words."""
+    words = Counter()
+    for outcome in outcomes:
+        if outcome.kind == "refused":
+            words[f"refused at step {max(outcome.step, 0)} ({probe_of(outcome)})"] += 1
+        elif outcome.kind == "accepted":
+            words[outcome.isolation] += 1
+        else:
+            words[f"its own error at step {outcome.step}"] += 1
+    if len(words) == 1:
+        return next(iter(words))
+    return "; ".join(f"{count}x {word}" for word, count in words.most_common())
+
+
+def table(found, *, sound):
+    yield "| member | why | outcome |"
+    yield "| --- | --- | --- |"
+    for member, outcomes in found.items():
+        if member.sound is sound:
+            yield f"| {member.name} | {member.why} | {told(outcomes)} |"
+
+
+def page(found, steps, seeds):
+    """The tables and what they come to."""
+    mixing = [o for m, some in found.items() if not m.sound for o in some]
+    sound = [o for m, some in found.items() if m.sound for o in some]
+    refused, vouched = sum(o.kind == "refused" for o in mixing), sum(o.vouched for o in mixing)
+    alarms, checked = sum(o.kind != "accepted" for o in sound), sum(o.vouched for o in sound)
+    yield (
+        f"{time.strftime('%Y-%m-%d')}, {processor()}, torch {torch.__version__}: "
+        f"`python benchmarks/zoo.py --steps {steps} --seeds {seeds} --update`."
+    )
+    yield ""
+    assumed = len(sound) - alarms - checked
+    yield f"- Members that mix or carry state: {len(mixing)} runs; refused {refused}, *checked* or *proven* {vouched}."
+    yield f"- Sound members: {len(sound)} runs; refused {alarms}, *checked* {checked}, *assumed* {assumed}."
+    yield ""
+    yield "## Members that mix examples or carry state"
+    yield ""
+    yield from table(found, sound=False)
+    yield ""
+    yield "## Sound members"
+    yield ""
+    yield from table(found, sound=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--update", action="store_true", help="write docs/zoo.md")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    found = {
+        member: [run(member, steps=arguments.steps, seed=seed) for seed in range(arguments.seeds)]
+        for member in track(MEMBERS, "members")
+    }
+    lines = "\n".join(page(found, arguments.steps, arguments.seeds))
+    if arguments.update:
+        PAGE.write_text(PAGE.read_text().split(START)[0] + f"{START}\n\n{lines}\n")
+    else:
+        print(lines)
+
+
+if __name__ == "__main__":
+    main()

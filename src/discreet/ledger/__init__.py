@@ -1,0 +1,54 @@
+"""What has been spent, in memory or on disk: one line a release, written before the release exists.
+
+Each line is JSON and carries the hash of the one before it, so that a line cannot be changed, moved or taken out of the
+middle unnoticed. Kinds of lines:
+
+    dataset   what the file caps: all runs and queries on one data set, together
+    run       a run's name, its plan, the model's parameters and contract, what one step costs, versions; an audit, as
+              it was declared
+    release   one step of a run (or `count` of them, reserved ahead); what the run rests on, where that is new
+    query     something else that was asked of the data, with its cost: a covariance, an audit
+    evidence  what a run rests on, where that is new and no release follows
+    end       that a run has ended, and the hashes of the files it leaves
+
+    chain.py        how lines follow one another, and which could have been cut off by a crash
+    state.py        what they add up to
+    file.py         a ledger, its file and its lock
+    opening.py      the line that opens a run
+    account.py      the releases of one run
+    closing.py      the line that closes it
+    forks.py        whether two ledgers are two continuations of one run
+    conditions.py   what a guarantee rests on by what lines say
+
+Whoever can rewrite the whole file can forge it: a chain without a secret proves no more. A key closes that (every line
+is then signed), and so does an anchor: the last line's hash, kept elsewhere.
+"""
+
+from discreet.ledger.account import Account
+from discreet.ledger.chain import FORMAT, chained
+from discreet.ledger.closing import conclude, withdraw
+from discreet.ledger.conditions import SEEDED, same_rows, together
+from discreet.ledger.file import Book, Identity, Ledger, named, new_run, read, totals
+from discreet.ledger.opening import steps_in_a_pass
+from discreet.ledger.state import Content, Run
+
+__all__ = [
+    "FORMAT",
+    "SEEDED",
+    "Account",
+    "Book",
+    "Content",
+    "Identity",
+    "Ledger",
+    "Run",
+    "chained",
+    "conclude",
+    "named",
+    "new_run",
+    "read",
+    "same_rows",
+    "steps_in_a_pass",
+    "together",
+    "totals",
+    "withdraw",
+]

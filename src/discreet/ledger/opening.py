@@ -1,0 +1,54 @@
+"""The line that opens a run: its plan, the model's parameters and contract, what one step costs, versions."""
+
+import json
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from discreet.accounting.guarantee import phase_to_dict
+from discreet.contracts import Layout
+from discreet.errors import ConfigError
+from discreet.plan import Plan
+
+_PACKAGES = ("discreet", "torch", "numpy", "scipy", "dp-accounting", "cryptography")
+
+
+def opening_of(plan: Plan, layout: Layout) -> dict[str, Any]:
+    """The line that opens a run."""
+    contract = plan.mechanism.contract(layout, plan.mechanism.bound.start(layout))
+    blocks = [[list(b.members), b.norm, b.size] for b in contract.blocks]
+    content = {
+        "kind": "run",
+        "plan": plan.to_dict(),
+        "steps": plan.steps,
+        "participations": plan.sampling.participations(plan.steps),
+        "pass": steps_in_a_pass(plan),
+        "phase": phase_to_dict(plan.phase(layout, steps=1)),
+        **({"schedule": plan.stretches} if plan.noise_schedule else {}),
+        "contract": {"blocks": blocks, "premises": list(contract.premises)},
+        "parameters": [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)],
+        "versions": {name: _version(name) for name in _PACKAGES},
+    }
+    try:
+        return json.loads(json.dumps(content))
+    except TypeError as error:
+        raise ConfigError(
+            f"the plan's stages cannot be written down: {error}; give them settings of plain values."
+        ) from error
+
+
+def steps_in_a_pass(plan: Plan) -> int:
+    """How many steps in a row a unit takes part in only once."""
+    low, high = 1, max(2, plan.steps + 1)
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if plan.sampling.participations(middle) <= 1 else (low, middle)
+    return low
+
+
+@cache
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "unknown"

@@ -1,0 +1,159 @@
+"""Small runs of every kind, for faults.py to break, and what must be true of them however they were broken."""
+
+import json
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+
+from discreet import accounting, storage
+from discreet.config import from_dict
+from discreet.runs import Watch, read_end, resume, train
+from discreet.verification import verify
+
+STEPS = 4
+
+
+def images(rows=24):
+    """Data for a config to name."""
+    draw = torch.Generator().manual_seed(0)
+    return torch.rand(rows, 1, 6, 6, generator=draw), torch.arange(rows) % 2
+
+
+def settings(**sections):
+    values = {
+        "data": {"name": "kinds_of_run:images"},
+        "model": {"name": "linear"},
+        "budget": {"noise": 4.0, "steps": STEPS, "batch_size": 8},
+        "optimizer": {"learning_rate": 0.1},
+        "evaluation": {"every": 0.7},
+        "run": {"checkpoint_every": 0.0, "preflight": False},
+    }
+    for name, section in sections.items():
+        values[name] = values.get(name, {}) | section
+    return from_dict(values)
+
+
+def stages(**more):
+    sampling, bound = {"type": "Poisson"}, {"type": "Clip", "norm": 1.0}
+    return {"sampling": sampling, "bound": bound, "noise": {"type": "Gaussian"}} | more
+
+
+FEATURES = {
+    "extractors": {"fine": {"kind": "patches", "atoms": 4, "size": 3, "images": 4, "grid": 1}},
+    "cache": False,
+    "workers": 1,
+}
+KINDS = {
+    "plain": {},
+    "adaptive": {"method": {"name": "adaptive_clipping"}},
+    "scheduled": {"stages": stages(noise_schedule=[1.5, 0.8])},
+    "shuffled": {"stages": stages(sampling={"type": "Shuffled"})},
+    "reserved": {"run": {"reserve": 3}},
+    "audited": {"audit": {"canaries": 6, "score": "sum"}},
+    "federated": {"federated": {"users": 12}, "budget": {"batch_size": 4}},
+    "features": {
+        "features": FEATURES,
+        "budget": {"noise": None, "epsilon": 3.0},
+        "method": {"settings": {"norm": 0.3}},
+    },
+    "data set": {},
+    "two on a data set": {},
+}
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of run: how it is begun and gone on with in a folder, and what its ledger must say."""
+
+    name: str
+
+    def config(self, place):
+        more = KINDS[self.name]
+        if "data set" in self.name:
+            cap = {"dataset": "images", "dataset_epsilon": 50.0, "dataset_delta": 1e-5}
+            return settings(run={"ledger": str(place / "all.jsonl")} | cap)
+        return settings(**more)
+
+    def ledger(self, place):
+        return place / "all.jsonl" if "data set" in self.name else place / "a" / "ledger.jsonl"
+
+    def begin(self, place):
+        """The run, or two: the second one within a step of the first, and both counted in one file."""
+        if self.name == "two on a data set":
+            inner = lambda step: self._go_on(place, "b") if step == 2 else None  # noqa: E731
+            self._go_on(place, "a", Watch(step=inner))
+        else:
+            self._go_on(place, "a")
+
+    def go_on(self, place):
+        """Whatever was begun, to its end; the last one first."""
+        for name in ("b", "a") if self.name == "two on a data set" else ("a",):
+            self._go_on(place, name)
+
+    def beside(self, place):
+        """Another run of the same plan, where several count in one file."""
+        if self.name == "data set":
+            self._go_on(place, "b")
+
+    def _go_on(self, place, name, watch=None):
+        if (place / name / "config.toml").exists():
+            resume(place / name, watch)
+        else:
+            train(self.config(place), place / name, watch)
+
+    def check(self, place, seen):
+        """Raise unless everything that was seen is counted, nothing was spent twice, and nothing was left behind."""
+        found = verify(self.ledger(place))
+        counted = {run.run: run for run in found.runs}
+        queries = {words[1] for words in seen if words[0] == "query"}
+        assert len(queries) <= 1, f"other statistics for one count: {queries}"
+        steps = [words for words in seen if words[0] != "query"]
+        assert len(set(steps)) == len(steps), f"a step was released twice: {steps}"
+        for run, _ in steps:
+            made = [int(step) for name, step in steps if name == run]
+            assert run in counted, f"run {run} was seen, and is not counted"
+            assert max(made) <= counted[run].released, f"{made} were seen, {counted[run].released} are counted"
+        for run in found.runs:
+            assert run.released <= run.planned == STEPS
+        for folder in (p for p in place.iterdir() if p.is_dir()):
+            self._check_folder(folder)
+        left = [p for p in place.rglob("*") if storage.SCRATCH.fullmatch(p.name) or p.name in ("coins", "noise.json")]
+        locks = [p for p in place.glob("all.jsonl.*.lock") if p.name.count(".") > 2]
+        assert not left + locks, f"left behind: {left + locks}"
+
+    def _check_folder(self, folder):
+        end = read_end(folder)
+        assert end is not None, f"{folder} has not ended"
+        assert end.finished
+        found = verify(folder)
+        assert not found.absent
+        if self.name == "features":
+            assert end.guarantee.epsilon <= 3.0
+            assert len(found.queries) == 1
+        records = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+        assert records[-1]["step"] <= STEPS
+
+
+@cache
+def remember_costs():
+    """Have what plans cost computed once for all forks: it is not what is tested here."""
+    cost, known = accounting._cost, {}
+
+    def remembered(phases, delta, direct):
+        key = tuple(phases), delta, direct
+        if key not in known:
+            known[key] = cost(phases, delta, direct)
+        return known[key]
+
+    accounting._cost = remembered
+
+
+def warm(kind, place):
+    """Have everything imported and computed once that a fork is to have already."""
+    torch.set_num_threads(1)
+    remember_costs()
+    place.mkdir()
+    kind.begin(place)
+    kind.go_on(place)
+    kind.check(place, [])
