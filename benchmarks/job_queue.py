@@ -72,11 +72,11 @@ class Home:
         return None
 
     def done(self):
-        """Lines of results by key."""
+        """Lines of results by key: of this queue, and those that the repository has from others."""
         found = {}
-        for file in sorted((self / "measured").rglob("*.jsonl")):
-            for values in lines(file):
-                found[values["key"]] = values
+        for folder in (REPO / "benchmarks" / "measured", self / "measured"):
+            for file in sorted(folder.rglob("*.jsonl")):
+                found |= {values["key"]: values for values in lines(file) if "key" in values}
         return found
 
     def failed(self):
