@@ -37,9 +37,9 @@ def train(library: str, seed: int, noise: float, epochs: int, batch_size: int, m
     from race.worker import give_back, peak_of, resident
 
     from discreet.data import load
-    from discreet.loading import as_tensors
-    from discreet.models import build
-    from discreet.training import evaluate
+    from discreet.models.networks import build
+    from discreet.release.batching import as_tensors
+    from discreet.training.loop import evaluate
 
     torch.set_num_threads(1)
     loaded = load("mnist")
@@ -103,9 +103,8 @@ def _opacus(model, optimizer, data, noise: float, epochs: int, batch_size: int, 
 
 def noises(epsilon: float, epochs: int, batch_size: int, examples: int = 60_000) -> dict[str, dict[str, float]]:
     """The noise that each accountant asks for at this epsilon, and the epsilon that discreet proves with it."""
-    from opacus.accountants.utils import get_noise_multiplier
-
     from discreet.methods import dp_sgd
+    from opacus.accountants.utils import get_noise_multiplier
 
     settings = {"examples": examples, "batch_size": batch_size, "epochs": epochs, "delta": DELTA, "norm": CLIP}
     rate, steps = batch_size / examples, dp_sgd(noise=1.0, **settings).steps

@@ -18,7 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import discreet
-from discreet.accounting import gdp
+from discreet.accounting import gaussian as gdp
 from discreet.audit import membership
 from discreet.audit.canaries import audit_run, directions, for_canaries, mislabelled
 

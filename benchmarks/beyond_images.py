@@ -21,12 +21,12 @@ import torch
 from race import machine, pages
 from torch.nn import functional as F
 
-from discreet.config import Config, load, merged
-from discreet.models import build
+from discreet.models.networks import build
 from discreet.report.charts import Axis, Chart, Series
 from discreet.report.files import draw
-from discreet.runs import make_optimizer, make_schedule, read_data
-from discreet.training import evaluate, fit
+from discreet.runs.config import Config, load, merged
+from discreet.runs.run import make_optimizer, make_schedule, read_data
+from discreet.training.loop import evaluate, fit
 
 ROOT = Path(__file__).parent.parent
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 8.0)

@@ -8,7 +8,7 @@ import math
 
 import numpy as np
 
-from discreet.accounting import gdp
+from discreet.accounting import gaussian as gdp
 from discreet.audit.guessing import count_correct, guess
 from discreet.audit.one_run import exact_epsilon_lower_bound
 

@@ -10,8 +10,8 @@ import platform
 import time
 from pathlib import Path
 
-from discreet import claims
 from discreet.accounting.guarantee import round_up
+from discreet.papers import claims
 
 PAGES = Path(__file__).parent.parent / "docs" / "papers"
 

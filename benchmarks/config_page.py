@@ -8,7 +8,7 @@ import json
 
 import msgspec
 
-from discreet.config import Config, documented
+from discreet.runs.config import Config, documented
 
 
 def main():

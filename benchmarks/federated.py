@@ -16,8 +16,8 @@ import torch
 from discreet import methods
 from discreet.federated import Local, Users, fit
 from discreet.federated.engines import Loop, Vectorised
-from discreet.models import build
-from discreet.training import loss_for
+from discreet.models.networks import build
+from discreet.training.loop import loss_for
 
 USERS, RECORDS = 100, 10
 CASES = [

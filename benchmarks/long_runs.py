@@ -18,11 +18,11 @@ from pathlib import Path
 import torch
 
 from discreet import Clip, Gaussian, Ledger, Mechanism, Plan, Poisson, verify
-from discreet.config import from_dict
-from discreet.contracts import Layout
 from discreet.ledger import Account, read
 from discreet.report import write
-from discreet.runs import train
+from discreet.runs.config import from_dict
+from discreet.runs.run import train
+from discreet.stages.sensitivity import Layout
 
 LAYOUT = Layout(("weight", "bias"), ((10, 784), (10,)))
 

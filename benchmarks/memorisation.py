@@ -17,13 +17,14 @@ from pathlib import Path
 
 import torch
 
-from discreet import Gaussian, Mechanism, PerLayerClip, Plan, Poisson, methods, plots
-from discreet.checks import Setting, generalisation, memorisation, patterns
-from discreet.checks.patterns import UserSetting
+from discreet import Gaussian, Mechanism, PerLayerClip, Plan, Poisson, methods
+from discreet.audit.sanity import Setting, generalisation, memorisation, patterns
+from discreet.audit.sanity.patterns import UserSetting
 from discreet.data import load
 from discreet.federated import Local
-from discreet.loading import as_tensors
-from discreet.models import build
+from discreet.models.networks import build
+from discreet.release.batching import as_tensors
+from discreet.report import plots
 
 NOISE, TENSORS, DELTA = 0.7225, 10, 50_000**-1.1
 

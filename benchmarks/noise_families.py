@@ -14,7 +14,7 @@ import time
 
 from discreet import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
 from discreet.accounting import pld
-from discreet.claims import enveloped
+from discreet.papers.claims import enveloped
 
 RATE, STEPS, DELTA, SIGMA = 256 / 60_000, 14_062, 1e-5, 1.1
 FAMILIES = {

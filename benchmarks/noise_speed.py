@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from discreet.noise.source import CHUNK, Room, Root
+from discreet.stages.noise.random import CHUNK, Room, Root
 
 SIZES = (25_450, 800_000, 2_750_000, 100_000_000)  # a small MLP, ..., a large transformer
 PACKAGES = ("discreet", "torch", "numpy", "cryptography")

@@ -14,11 +14,11 @@ from torch import nn
 from torch.nn import functional as F
 
 from discreet import Clip, Gaussian, Mechanism, PerLayerClip, Plan, Poisson, Shuffled, attach, methods
+from discreet.accounting.events import Phase
 from discreet.accounting.guarantee import guarantee
 from discreet.audit import many_run
 from discreet.audit.game import play
-from discreet.contracts import Phase
-from discreet.models import build
+from discreet.models.networks import build
 
 LEVEL, DELTA, GAMES = 0.05, 1e-5, 2000
 

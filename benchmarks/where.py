@@ -36,12 +36,14 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import discreet
-from discreet import aggregate, private, sums
 from discreet.gradients import engine
 from discreet.gradients.convolution import Convolution
-from discreet.gradients.preparation import Prepared
-from discreet.gradients.uses import OuterProducts
-from discreet.noise.source import Root
+from discreet.gradients.forms import OuterProducts
+from discreet.gradients.reparametrized import Prepared
+from discreet.release import private_sum as aggregate
+from discreet.release import session as private
+from discreet.release import sums
+from discreet.stages.noise.random import Root
 
 PARTS = ("forward", "backward", "gradients", "bound", "sums", "noise", "rest", "optimizer")
 
@@ -111,7 +113,7 @@ Losses = Callable[[], Tensor]
 
 def guarded(
     setting: Setting, clock: Clock, memory: float
-) -> tuple[Callable[[], None], "discreet.private.Private", Losses]:
+) -> tuple[Callable[[], None], "discreet.release.session.Private", Losses]:
     model, x, y, optimizer = prepare(setting, "discreet")
     handle = discreet.attach(model, plan(setting.batch), memory=memory)
     handle.collate(torch.utils.data.TensorDataset(x, y))
@@ -150,7 +152,7 @@ def milliseconds(function: Callable[[], Any]) -> float:
 
 
 @torch.no_grad()
-def floor(handle: "discreet.private.Private", losses: Tensor) -> tuple[float, float]:
+def floor(handle: "discreet.release.session.Private", losses: Tensor) -> tuple[float, float]:
     """Milliseconds of the noise, and of what one gradient an example costs more than one for all."""
     uses = handle._engine.gradients(losses, len(losses), measure=False).uses
     source, room = Root().stream("floor", 0), torch.empty(sum(p.numel() for p in handle._engine.parameters.values()))

@@ -13,12 +13,12 @@ import random
 import tempfile
 
 import torch
+from discreet.transformers import PrivateTrainer
 from peft import LoraConfig, get_peft_model
 from torch.nn import functional as F
 from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments
 
 import discreet
-from discreet.transformers import PrivateTrainer
 
 WHO = ["nurse", "baker", "pilot", "judge", "tailor", "farmer"]
 DOES = ["washes", "bakes", "flies", "weighs", "sews", "plants"]

@@ -18,12 +18,12 @@ from pathlib import Path
 from faults import DEATHS, ERRORS, Disk, live
 from kinds_of_run import KINDS, STEPS, Kind, warm
 
-from discreet import storage
+from discreet import _storage as storage
 from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger.chain import cut_off
+from discreet.ledger.verification import verify
 from discreet.report import read
-from discreet.runs import Watch, read_end, resume, train
-from discreet.verification import verify
+from discreet.runs.run import Watch, read_end, resume, train
 
 FAULTS = ("deaths", "again", "refusals", "finished", "stopped")
 REFUSED = ("ConfigError", "PrivacyError", "OSError")

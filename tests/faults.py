@@ -22,9 +22,9 @@ from pathlib import Path
 
 import torch
 
-from discreet import storage
-from discreet.aggregate import Aggregate
+from discreet import _storage as storage
 from discreet.features.statistics import Whitening
+from discreet.release.private_sum import Aggregate
 
 DEATHS = ("before", "within", "after", "power")
 ERRORS = ("ENOSPC", "EIO", "EROFS")

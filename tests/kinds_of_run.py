@@ -6,10 +6,11 @@ from functools import cache
 
 import torch
 
-from discreet import accounting, storage
-from discreet.config import from_dict
-from discreet.runs import Watch, read_end, resume, train
-from discreet.verification import verify
+from discreet import _storage as storage
+from discreet import accounting
+from discreet.ledger.verification import verify
+from discreet.runs.config import from_dict
+from discreet.runs.run import Watch, read_end, resume, train
 
 STEPS = 4
 

@@ -23,18 +23,18 @@ from discreet import (
     StudentT,
     Tanh,
     attach,
-    data_digest,
-    distributed,
     fit,
     load_checkpoint,
     methods,
     save_checkpoint,
 )
-from discreet.config import from_dict
+from discreet.distributed import data_digest
+from discreet.distributed import ranks as distributed
 from discreet.federated import Rounds
-from discreet.runs import Watch, resume
-from discreet.runs import train as begin
-from discreet.sums import FloatSums
+from discreet.release.sums import FloatSums
+from discreet.runs.config import from_dict
+from discreet.runs.run import Watch, resume
+from discreet.runs.run import train as begin
 
 EXAMPLES, STEPS = 30, 5
 

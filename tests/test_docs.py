@@ -13,9 +13,10 @@ import pytest
 import typer
 
 import discreet
-from discreet import cli, config
+from discreet.cli import app as cli
 from discreet.data.schema import rules_of
 from discreet.gradients import rules
+from discreet.runs import config
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

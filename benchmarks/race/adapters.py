@@ -4,11 +4,11 @@ import math
 from typing import Any
 
 import torch
+from discreet.losses import sequence_losses
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import discreet
-from discreet.losses import sequence_losses
 from race.competitors import CLIP, NOISE, RATE, Step, needed, plan
 
 COMPETITORS = ("SGD", "discreet", "discreet keep", "Opacus hooks", "Opacus ghost")

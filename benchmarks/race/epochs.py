@@ -13,9 +13,9 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 import discreet
-from discreet.distributed import Shares
+from discreet.distributed.ranks import Shares
 from discreet.errors import ConfigError
-from discreet.loading import as_tensors, load
+from discreet.release.batching import as_tensors, load
 from race.competitors import CLIP, NOISE, RATE, Step, needed
 
 EXAMPLES, BATCH = 60_000, 256

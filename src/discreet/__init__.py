@@ -1,167 +1,46 @@
-"""Train PyTorch models on private data, and know exactly what has been proven about the result."""
+"""Train PyTorch models on private data, and know exactly what has been proven about the result.
 
+The public names are listed in __init__.pyi, once; each is imported when it is first used, so that planning and
+accounting start without torch.
+"""
+
+import ast
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
-if TYPE_CHECKING:
-    from discreet import data as data
-    from discreet import distributed as distributed
-    from discreet import features, methods
-    from discreet import lightning as lightning
-    from discreet import losses as losses
-    from discreet import models as models
-    from discreet import nn as nn
-    from discreet import sklearn as sklearn
-    from discreet import transformers as transformers
-    from discreet.accounting.calibrate import calibrate
-    from discreet.accounting.guarantee import Claim, Condition, Guarantee
-    from discreet.accounting.tuning import Tuning, tuning_cost
-    from discreet.bounds import (
-        AdaptiveClip,
-        AutomaticClip,
-        BoundedNetwork,
-        Clip,
-        Encode,
-        PerLayerClip,
-        RadialTanh,
-        ScaledTanh,
-        Tanh,
-    )
-    from discreet.checkpoint import load_checkpoint, save_checkpoint
-    from discreet.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
-    from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
-    from discreet.isolation import preflight
-    from discreet.ledger import Ledger
-    from discreet.mechanism import Mechanism
-    from discreet.noise import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
-    from discreet.plan import Plan
-    from discreet.private import Private, attach
-    from discreet.sampling import FixedBatches, FixedSize, Poisson, Shuffled
-    from discreet.training import fit
-    from discreet.verification import verify
+from discreet import _moved
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "AdaptiveClip": "bounds",
-    "AirySquared": "noise",
-    "AutomaticClip": "bounds",
-    "BoundedNetwork": "bounds",
-    "BudgetExhausted": "errors",
-    "Cauchy": "noise",
-    "Claim": "accounting.guarantee",
-    "Clip": "bounds",
-    "Condition": "accounting.guarantee",
-    "ConfigError": "errors",
-    "Encode": "bounds",
-    "FixedBatches": "sampling",
-    "FixedSize": "sampling",
-    "Gaussian": "noise",
-    "Guarantee": "accounting.guarantee",
-    "JamesStein": "denoise",
-    "Kalman": "denoise",
-    "KolmogorovSmirnov": "denoise",
-    "Laplace": "noise",
-    "Ledger": "ledger",
-    "Logistic": "noise",
-    "Mechanism": "mechanism",
-    "PerLayerClip": "bounds",
-    "Plan": "plan",
-    "Poisson": "sampling",
-    "PrivacyError": "errors",
-    "Private": "private",
-    "RadialTanh": "bounds",
-    "ScaledTanh": "bounds",
-    "Score": "denoise",
-    "Sech": "noise",
-    "Shuffled": "sampling",
-    "StudentT": "noise",
-    "Tanh": "bounds",
-    "Tuning": "accounting.tuning",
-    "VarianceGamma": "noise",
-    "attach": "private",
-    "calibrate": "accounting.calibrate",
-    "fit": "training",
-    "load_checkpoint": "checkpoint",
-    "preflight": "isolation",
-    "save_checkpoint": "checkpoint",
-    "tuning_cost": "accounting.tuning",
-    "verify": "verification",
+_HERE = Path(__file__).parent
+
+# from discreet.stages import presets as methods  ->  {"methods": ("discreet.stages", "presets")}
+_HOMES: dict[str, tuple[str, str]] = {
+    alias.asname or alias.name: (node.module or "", alias.name)
+    for node in ast.parse((_HERE / "__init__.pyi").read_text(encoding="utf-8")).body
+    if isinstance(node, ast.ImportFrom)
+    for alias in node.names
 }
 
-__all__ = [
-    "AdaptiveClip",
-    "AirySquared",
-    "AutomaticClip",
-    "BoundedNetwork",
-    "BudgetExhausted",
-    "Cauchy",
-    "Claim",
-    "Clip",
-    "Condition",
-    "ConfigError",
-    "Encode",
-    "FixedBatches",
-    "FixedSize",
-    "Gaussian",
-    "Guarantee",
-    "JamesStein",
-    "Kalman",
-    "KolmogorovSmirnov",
-    "Laplace",
-    "Ledger",
-    "Logistic",
-    "Mechanism",
-    "PerLayerClip",
-    "Plan",
-    "Poisson",
-    "PrivacyError",
-    "Private",
-    "RadialTanh",
-    "ScaledTanh",
-    "Score",
-    "Sech",
-    "Shuffled",
-    "StudentT",
-    "Tanh",
-    "Tuning",
-    "VarianceGamma",
-    "attach",
-    "calibrate",
-    "features",
-    "fit",
-    "load_checkpoint",
-    "methods",
-    "preflight",
-    "save_checkpoint",
-    "tuning_cost",
-    "verify",
-]
+
+def _is_module(home: str, name: str) -> bool:
+    path = _HERE.joinpath(*home.split(".")[1:], name)
+    return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-# names that others have too stay out of __all__
-_MODULES = (
-    "data",
-    "distributed",
-    "features",
-    "lightning",
-    "losses",
-    "methods",
-    "models",
-    "nn",
-    "sklearn",
-    "transformers",
-)
+# what `from discreet import *` brings: not the modules, some of which need an extra
+__all__ = [name for name, home in _HOMES.items() if not _is_module(*home)]
+
+_moved.install()
 
 
 def __getattr__(name: str) -> Any:
-    """Public names are imported when they are first used, so that accounting starts without torch."""
-    if name in _HOMES:
-        return getattr(import_module(f"discreet.{_HOMES[name]}"), name)
-    if name in _MODULES:
-        return import_module(f"discreet.{name}")
-    raise AttributeError(f"module 'discreet' has no attribute {name!r}")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'discreet' has no attribute {name!r}")
+    home, original = _HOMES[name]
+    return import_module(f"{home}.{original}") if _is_module(home, original) else getattr(import_module(home), original)
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_MODULES, "__version__"})
+    return sorted({*_HOMES, "__version__"})

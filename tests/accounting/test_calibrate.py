@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from discreet import AutomaticClip, Clip, ConfigError, Gaussian, Mechanism, Plan, Poisson, calibrate
 from discreet.accounting import cost_for_search
-from discreet.contracts import Phase
+from discreet.accounting.events import Phase
 
 
 def plan(examples=60_000, batch_size=256, steps=14_062, noise=1.1, delta=1e-5):

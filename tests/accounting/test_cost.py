@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
 
-from discreet.accounting import cost, cost_for_search, gdp, merge, pairs, pld, rdp
-from discreet.contracts import Phase
+from discreet.accounting import cost, cost_for_search, merge, pld, rdp
+from discreet.accounting import dominating_pairs as pairs
+from discreet.accounting import gaussian as gdp
+from discreet.accounting.events import Phase
 
 # THEORY section 10: (rate, multiplier, steps, delta) and epsilon by RDP with the improved conversion, and by PLD
 VECTORS = [

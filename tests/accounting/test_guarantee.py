@@ -23,9 +23,9 @@ from discreet import (
     Tuning,
     VarianceGamma,
 )
+from discreet.accounting.events import Phase
 from discreet.accounting.guarantee import guarantee
-from discreet.claims import enveloped
-from discreet.contracts import Phase
+from discreet.papers.claims import enveloped
 
 
 def plan(noise=1.1, steps=14_062):

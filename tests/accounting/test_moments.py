@@ -7,7 +7,7 @@ from scipy.integrate import quad
 
 from discreet import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
 from discreet.accounting import moments
-from discreet.contracts import Magnitudes
+from discreet.accounting.events import Magnitudes
 
 BOUNDED = [Laplace(1.0), StudentT(9, 1.0), StudentT(3, 1.0), Cauchy(1.0), Sech(1.0), Logistic(1.0), VarianceGamma(1.0)]
 

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 
 from discreet import Laplace, StudentT
 from discreet.accounting import moments, rdp
-from discreet.claims import enveloped
-from discreet.contracts import Phase
+from discreet.accounting.events import Phase
+from discreet.papers.claims import enveloped
 
 phases = st.builds(
     Phase,

@@ -9,9 +9,11 @@ from hypothesis import strategies as st
 from scipy.stats import norm
 
 from discreet import ConfigError, Laplace, PrivacyError, StudentT, Tuning
-from discreet.accounting import cost, cost_for_search, gdp, pairs, pld
-from discreet.accounting.domination import gaussian_rate
-from discreet.contracts import Phase
+from discreet.accounting import cost, cost_for_search, pld
+from discreet.accounting import dominating_pairs as pairs
+from discreet.accounting import gaussian as gdp
+from discreet.accounting.events import Phase
+from discreet.accounting.gaussian_domination import gaussian_rate
 
 MNIST = Phase(256 / 60_000, 1.1, 14_062)
 DELTA = 1e-5

@@ -15,14 +15,14 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-import discreet.mechanism
+import discreet.stages.mechanism
 from discreet import Clip, Gaussian, Mechanism, PerLayerClip, Plan, Poisson, PrivacyError, attach
-from discreet.aggregate import Aggregate
 from discreet.audit.canaries import audit_run, directions
 from discreet.audit.game import play
 from discreet.ledger import Account
-from discreet.noise.source import Room, Root
-from discreet.sums import FloatSums
+from discreet.release.private_sum import Aggregate
+from discreet.release.sums import FloatSums
+from discreet.stages.noise.random import Room, Root
 
 LEVEL = 0.01
 
@@ -220,7 +220,7 @@ def added_twice(patch):
 
 
 def microbatch_not_doubled(patch):
-    patch.setattr(discreet.mechanism, "doubled", lambda contract: contract)
+    patch.setattr(discreet.stages.mechanism, "doubled", lambda contract: contract)
 
 
 def nan_by_a_product(patch):

@@ -10,10 +10,10 @@ from typer.testing import CliRunner
 
 from discreet import ConfigError, PrivacyError
 from discreet.audit.finished import audit
-from discreet.cli import app, main
-from discreet.config import from_dict
-from discreet.noise import Gaussian
-from discreet.runs import Watch, make_optimizer, resume, train
+from discreet.cli.app import app, main
+from discreet.runs.config import from_dict
+from discreet.runs.run import Watch, make_optimizer, resume, train
+from discreet.stages.noise import Gaussian
 
 LEVEL = (
     1e-3  # the chance of a false alarm where a run is sound, at most twice that, and far less as tests are not tight

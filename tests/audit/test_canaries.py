@@ -27,15 +27,7 @@ from discreet import (
     Shuffled,
     attach,
 )
-from discreet.audit.canaries import (
-    Examples,
-    Filter,
-    audit_run,
-    directions,
-    for_canaries,
-    mislabelled,
-    noise_images,
-)
+from discreet.audit.canaries import Examples, Filter, audit_run, directions, for_canaries, mislabelled, noise_images
 from discreet.audit.guessing import guess
 from discreet.gradients import Engine
 from discreet.nn import BELU

@@ -9,7 +9,7 @@ from worst_case import most_likely
 
 import discreet
 from discreet import ConfigError
-from discreet.accounting.meaning import TradeOff
+from discreet.accounting.tradeoff import TradeOff
 from discreet.audit import one_run
 from discreet.audit.curves import GaussianCurve, mu_lower_bound, rejects
 from discreet.audit.guessing import count_correct, guess

@@ -6,7 +6,7 @@ import pytest
 from scipy import stats
 
 from discreet import ConfigError
-from discreet.accounting import gdp
+from discreet.accounting import gaussian as gdp
 from discreet.audit.curves import GaussianCurve
 from discreet.audit.many_run import Errors, clopper_pearson, epsilon_lower_bound, mu_lower_bound, refutes
 

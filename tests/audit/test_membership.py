@@ -11,18 +11,7 @@ from scipy.special import log_expit
 
 from discreet import ConfigError
 from discreet.audit.curves import GaussianCurve
-from discreet.audit.membership import (
-    auc,
-    by_loss,
-    confidence,
-    halves,
-    interval,
-    judge,
-    lira,
-    lira_offline,
-    rmia,
-    roc,
-)
+from discreet.audit.membership import auc, by_loss, confidence, halves, interval, judge, lira, lira_offline, rmia, roc
 from discreet.report.record import _audit
 
 REPEATS = 200 if os.environ.get("DISCREET_SOAK") else 40

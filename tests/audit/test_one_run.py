@@ -10,7 +10,7 @@ from scipy import stats
 from worst_case import most_likely
 
 from discreet import ConfigError
-from discreet.accounting import gdp
+from discreet.accounting import gaussian as gdp
 from discreet.audit.guessing import count_correct, guess
 from discreet.audit.one_run import OneRun, epsilon_lower_bound, exact_epsilon_lower_bound, exact_p_value, p_value
 

@@ -13,10 +13,10 @@ from discreet import AdaptiveClip, Clip, ConfigError, FixedSize, Gaussian, Mecha
 from discreet.audit.canaries import EXCLUDED
 from discreet.audit.one_run import OneRun
 from discreet.audit.witness import Declared, Witness, declare, verdicts
-from discreet.bounds import BoundedNetwork
 from discreet.ledger import Ledger
-from discreet.training import loss_for
-from discreet.verification import verify
+from discreet.ledger.verification import verify
+from discreet.stages.bounds import BoundedNetwork
+from discreet.training.loop import loss_for
 
 N, M = 40, 60
 

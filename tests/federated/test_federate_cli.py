@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from discreet import ConfigError, config, data, runs, verify
-from discreet.cli import app, main
+from discreet import ConfigError, data, verify
+from discreet.cli.app import app, main
+from discreet.runs import config
+from discreet.runs import run as runs
 
 SCHEMA = """
 ignore = ["day"]

@@ -28,8 +28,8 @@ from discreet import (
     methods,
     verify,
 )
-from discreet.contracts import Layout
 from discreet.federated import Rounds
+from discreet.stages.sensitivity import Layout
 
 USERS = 6
 

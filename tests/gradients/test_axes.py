@@ -10,8 +10,8 @@ from discreet.gradients import Engine
 from discreet.gradients import engine as engine_module
 from discreet.gradients.axes import Step, _viewed, readings, rows_at
 from discreet.gradients.graph import walk
-from discreet.gradients.rows import Rows
-from discreet.gradients.sites import Inseparable
+from discreet.gradients.layout import Rows
+from discreet.gradients.locate import Inseparable
 
 R = torch.randn
 

@@ -9,7 +9,8 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from discreet import PrivacyError
-from discreet.gradients import Call, Engine, convolution, rule, rules, uses
+from discreet.gradients import Call, Engine, convolution, rule, rules
+from discreet.gradients import forms as uses
 
 B = 5
 R = torch.randn

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from discreet.gradients.rows import Factors, Fingerprints, Matching, Rows, random_labels
+from discreet.gradients.layout import Factors, Fingerprints, Matching, Rows, random_labels
 
 UNITS = 6
 DTYPES = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -12,11 +12,12 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from discreet import ConfigError, PrivacyError
-from discreet.gradients import Engine, engine, kernels, uses
+from discreet.gradients import Engine, engine, kernels
+from discreet.gradients import forms as uses
+from discreet.gradients.forms import Kept
 from discreet.gradients.graph import walk
 from discreet.gradients.kernels import Peak
-from discreet.gradients.preparation import Prepared, Rescaling
-from discreet.gradients.uses import Kept
+from discreet.gradients.reparametrized import Prepared, Rescaling
 
 R = torch.randn
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from discreet import PrivacyError
 from discreet.gradients import Engine
-from discreet.gradients.rows import Matching, Members, Memberships, Rows, random_labels, subsets
+from discreet.gradients.layout import Matching, Members, Memberships, Rows, random_labels, subsets
 
 R = torch.randn
 WIDTH = 3

@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from discreet import PrivacyError
 from discreet.gradients import Engine, engine
 from discreet.gradients.graph import now
-from discreet.gradients.rows import Matching, Rows, random_labels
-from discreet.gradients.sites import analyse
+from discreet.gradients.layout import Matching, Rows, random_labels
+from discreet.gradients.locate import analyse
 
 B = 6
 R = torch.randn

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from discreet import Clip, Gaussian, Mechanism, Plan, Poisson, attach
-from discreet.gradients import uses
+from discreet.gradients import forms as uses
 
 
 def moved_by_the_last(make, x, loss, bound=None, kernel=None):

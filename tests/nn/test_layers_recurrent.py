@@ -14,8 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 import discreet
 from discreet import ConfigError, PrivacyError
-from discreet.gradients import Engine, rules, sites
-from discreet.gradients.preparation import Several
+from discreet.gradients import Engine, rules
+from discreet.gradients import locate as sites
+from discreet.gradients.reparametrized import Several
 from discreet.nn import convert, recurrence
 from discreet.nn.recurrence import StepProducts
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from discreet.accounting import cost, figures
-from discreet.contracts import Phase
+from discreet.accounting.events import Phase
 from discreet.papers import dp_sgd, paper
 from discreet.papers.experiment import Place, Result, Results
 

@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from discreet.bounds import AdaptiveClip
 from discreet.papers import alexnet, experiment, paper, three_tools
 from discreet.papers.experiment import Place, Result, Results, Size
 from discreet.papers.showing import stated_rows
+from discreet.stages.bounds import AdaptiveClip
 
 NAMES = ("figure-1", "figure-2", "figure-3", "figure-4", "alpha", "figure-5", "table-1")
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from discreet.contracts import Layout
 from discreet.errors import ConfigError
 from discreet.papers import encoding, fitted, paper
 from discreet.papers.experiment import Place, Result, Results
+from discreet.stages.sensitivity import Layout
 
 PAPER = paper("004")
 SAMPLED = {"examples": 50_000, "batch_size": 213}

@@ -9,9 +9,9 @@ import torch
 from typer.testing import CliRunner
 
 from discreet import methods, papers
-from discreet.cli import app
+from discreet.cli.app import app
 from discreet.errors import ConfigError
-from discreet.models import build
+from discreet.models.networks import build
 from discreet.papers import course, running, showing
 from discreet.papers.course import ordinary, pairs, private, seeded
 from discreet.papers.experiment import Experiment, Paper, Place, Result, Results, Stated

@@ -3,7 +3,7 @@
 from flwr.app import Context
 from torch import Tensor
 
-from discreet.federated.flower import client_app
+from discreet.integrations.flower import client_app
 from flower_app.task import BOUND, LOCAL, make_model, rows_of
 
 

@@ -8,7 +8,7 @@ from flwr.serverapp import Grid, ServerApp
 from safetensors.torch import save_file
 
 from discreet.federated import Rounds
-from discreet.federated.flower import Federation
+from discreet.integrations.flower import Federation
 from flower_app.task import Settings, held_out, make_model
 
 app = ServerApp()

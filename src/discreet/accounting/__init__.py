@@ -1,6 +1,6 @@
 """What a run costs: a function of what was released. No torch here.
 
-`cost` reads phases (discreet.contracts) and knows nothing of the stages they come from:
+`cost` reads phases (discreet.stages.sensitivity) and knows nothing of the stages they come from:
 
     losses.py, pairs.py, product.py   one release's privacy loss, for any noise and any way of taking part
     pld.py                            its composition over a run
@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from discreet.contracts import Adjacency, Phase, Scheme, in_words, units_of
+from discreet.accounting.events import Adjacency, Phase, Scheme, in_words, units_of
 from discreet.errors import ConfigError, PrivacyError
 
 if TYPE_CHECKING:
@@ -82,8 +82,9 @@ def delta_curve(
     phases: Sequence[Phase], delta: float, tuning: "Tuning | None" = None
 ) -> tuple[tuple[float, float], ...]:
     """Points (epsilon, delta), all proven, from epsilon 0 to beyond the epsilon at `delta`."""
-    from discreet.accounting import gdp, pld
-    from discreet.accounting.meaning import deltas_for_curve
+    from discreet.accounting import gaussian as gdp
+    from discreet.accounting import pld
+    from discreet.accounting.tradeoff import deltas_for_curve
 
     phases = _that_count(phases)
     found = cost(phases, delta, tuning)
@@ -238,7 +239,7 @@ def _without_amplification(phases: Sequence[Phase], delta: float) -> Cost:
     """
     from scipy.stats import binom
 
-    from discreet.accounting import gdp
+    from discreet.accounting import gaussian as gdp
 
     if any(p.multiplier == 0 or p.hardening == "exact" for p in phases):
         return Cost(math.inf, _PLAIN)

@@ -7,11 +7,11 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from discreet.accounting import cost_for_search
-from discreet.contracts import Phase, check_units
+from discreet.accounting.events import Phase, check_units
 from discreet.errors import ConfigError, positive
 
 if TYPE_CHECKING:
-    from discreet.plan import Plan
+    from discreet.stages.plan import Plan
 
 Unknown = Literal["noise", "steps", "batch_size"]
 

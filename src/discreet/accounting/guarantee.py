@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from discreet.accounting import cost, delta_curve, figures, merge
-from discreet.accounting.meaning import TradeOff, belief
+from discreet.accounting.events import ROW, Adjacency, Magnitudes, Phase, Verdict, in_words, units_of
+from discreet.accounting.tradeoff import TradeOff, belief
 from discreet.accounting.tuning import Tuning
-from discreet.contracts import ROW, Adjacency, Magnitudes, Phase, Verdict, in_words, units_of
-from discreet.description import build, describe
 from discreet.errors import ConfigError, PrivacyError, positive, whole
+from discreet.stages.serialization import build, describe
 
 Status = Literal["proven", "checked", "assumed", "broken"]
 
@@ -331,7 +331,7 @@ def phase_to_dict(phase: Phase) -> dict[str, Any]:
 
 def phase_from_dict(values: Mapping[str, Any], laws: Sequence[type[Any]] = ()) -> Phase:
     """The phase that `phase_to_dict` described; `laws` are your own noises, by class."""
-    from discreet import noise
+    from discreet.stages import noise
 
     settings: dict[str, Any] = dict(values)
     if settings.get("law") is not None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from discreet.contracts import Law, Magnitudes
+from discreet.accounting.events import Law, Magnitudes
 
 Reals = npt.NDArray[np.floating[Any]]
 

@@ -14,9 +14,9 @@ import numpy as np
 from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import minimize_scalar
 
-from discreet.accounting.losses import Losses, Reals
-from discreet.accounting.pairs import Pair, pairs_of
-from discreet.contracts import Phase
+from discreet.accounting.dominating_pairs import Pair, pairs_of
+from discreet.accounting.events import Phase
+from discreet.accounting.pld_grid import Losses, Reals
 
 _GRID = 0.02  # grid step in units of one step's deviation of the loss: inflates epsilon by less than 0.1 %
 _MOST_POINTS = 1 << 19  # a longer grid is coarsened: still an upper bound

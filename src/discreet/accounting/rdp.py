@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.special import gammaln, logsumexp
 
 from discreet.accounting import moments
-from discreet.contracts import Phase
+from discreet.accounting.events import Phase
 
 Reals = npt.NDArray[np.floating[Any]]
 

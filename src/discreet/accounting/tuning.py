@@ -12,7 +12,7 @@ from discreet.errors import ConfigError, positive
 
 if TYPE_CHECKING:
     from discreet.accounting.guarantee import Guarantee
-    from discreet.plan import Plan
+    from discreet.stages.plan import Plan
 
 Reals = npt.NDArray[np.floating[Any]]
 Distribution = Literal["geometric", "logarithmic", "poisson", "all"]

@@ -20,19 +20,19 @@ from torch.nn import functional as F
 from torch.utils.data import Dataset
 
 from discreet.accounting.guarantee import Guarantee
-from discreet.attachment import trainable
 from discreet.audit import curves
 from discreet.audit.guessing import Coins, Counts, Reals, count_correct, counts_for, guess, log_likelihood, rehearsed
 from discreet.audit.one_run import OneRun
-from discreet.contracts import Layout, norm_of
 from discreet.errors import ConfigError, whole
-from discreet.loading import length_of
-from discreet.noise import Gaussian
-from discreet.noise.source import Root
-from discreet.plan import Plan
-from discreet.private import attach
-from discreet.sampling import Poisson
-from discreet.training import Loss, Rows, loss_for
+from discreet.release.batching import length_of
+from discreet.release.guards import trainable
+from discreet.release.session import attach
+from discreet.stages.noise import Gaussian
+from discreet.stages.noise.random import Root
+from discreet.stages.plan import Plan
+from discreet.stages.sampling import Poisson
+from discreet.stages.sensitivity import Layout, norm_of
+from discreet.training.loop import Loss, Rows, loss_for
 
 Score = Literal["likelihood", "sum", "parameters", "loss"]
 

@@ -21,22 +21,24 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from discreet import config as configuration
-from discreet import plots, runs, storage
+from discreet import _storage as storage
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import membership
 from discreet.audit.canaries import for_canaries
 from discreet.audit.one_run import OneRun, check_level
 from discreet.audit.witness import Declared, Witness, declare, verdicts
-from discreet.config import Config
 from discreet.data import Data
 from discreet.errors import ConfigError, PrivacyError
-from discreet.loading import length_of
-from discreet.models import build
-from discreet.plan import Plan
-from discreet.sampling import Poisson
-from discreet.training import Loss, Rows, fit, loss_for
-from discreet.verification import VerifiedRun, verify_folder
+from discreet.ledger.verification import VerifiedRun, verify_folder
+from discreet.models.networks import build
+from discreet.release.batching import length_of
+from discreet.report import plots
+from discreet.runs import config as configuration
+from discreet.runs import run as runs
+from discreet.runs.config import Config
+from discreet.stages.plan import Plan
+from discreet.stages.sampling import Poisson
+from discreet.training.loop import Loss, Rows, fit, loss_for
 
 FALSE_POSITIVES = (0.001, 0.01, 0.1)
 CANARIES = 1000

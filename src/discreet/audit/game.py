@@ -13,16 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from discreet.accounting.guarantee import Guarantee
-from discreet.attachment import trainable
 from discreet.audit import many_run
-from discreet.contracts import Layout
 from discreet.errors import ConfigError, whole
-from discreet.loading import length_of
-from discreet.mechanism import Mechanism
-from discreet.noise import Gaussian
-from discreet.plan import Plan
-from discreet.private import attach
-from discreet.sampling import Poisson
+from discreet.release.batching import length_of
+from discreet.release.guards import trainable
+from discreet.release.session import attach
+from discreet.stages.mechanism import Mechanism
+from discreet.stages.noise import Gaussian
+from discreet.stages.plan import Plan
+from discreet.stages.sampling import Poisson
+from discreet.stages.sensitivity import Layout
 
 Rows = tuple[Tensor, ...]
 Loss = Callable[[nn.Module, Rows, int], Tensor]

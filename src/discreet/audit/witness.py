@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from discreet import storage
+from discreet import _storage as storage
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import curves
 from discreet.audit.canaries import (
@@ -39,12 +39,12 @@ from discreet.audit.canaries import (
 from discreet.audit.guessing import count_correct, guess
 from discreet.audit.one_run import OneRun, check_level
 from discreet.errors import ConfigError, whole
-from discreet.noise import Gaussian
-from discreet.noise.source import Root
-from discreet.plan import Plan
-from discreet.private import attach
-from discreet.sampling import Poisson
-from discreet.training import Loss, Rows
+from discreet.release.session import attach
+from discreet.stages.noise import Gaussian
+from discreet.stages.noise.random import Root
+from discreet.stages.plan import Plan
+from discreet.stages.sampling import Poisson
+from discreet.training.loop import Loss, Rows
 
 ATTACKERS: dict[str, str] = {
     "likelihood": "sees every released gradient, and knows all data and who was drawn, but for the canaries",

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils.data import Dataset, Subset, default_collate
 
 from discreet.errors import ConfigError, positive, whole
-from discreet.loading import length_of
+from discreet.release.batching import length_of
 
 Pair = tuple[Tensor, Tensor]
 Part = Pair | Dataset[Any]

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset, Subset
 from discreet.data.dataset import Data, Pair, Split, first_example
 from discreet.data.files import reading
 from discreet.errors import ConfigError, PrivacyError
-from discreet.loading import length_of
+from discreet.release.batching import length_of
 
 _COUNTED = "the number of classes is the largest label's, taken to be public"
 _NOT_SETS = (str, bytes, Mapping, Tensor)

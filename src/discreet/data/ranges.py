@@ -10,11 +10,11 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from discreet.contracts import Adjacency, Phase
+from discreet.accounting.events import Adjacency, Phase
 from discreet.data.columns import TABLES, Reals, column_names, number_in, read_columns
 from discreet.errors import ConfigError, positive
 from discreet.ledger import Ledger
-from discreet.noise.source import Root
+from discreet.stages.noise.random import Root
 
 _STANDS_OUT = 100.0  # one in so many times, at most, is a bin of nothing but noise taken for one with rows
 

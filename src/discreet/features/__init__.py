@@ -10,14 +10,14 @@ statistics.py   a private mean and private second moments, to centre and whiten 
 pca.py          private principal directions (Abadi et al. 2016)
 """
 
+from discreet.features.deskew import Upright
 from discreet.features.extraction import extract
 from discreet.features.leaves import dead_leaves
 from discreet.features.patches import Patches
 from discreet.features.pca import PrivatePCA, Projection
-from discreet.features.rehearsal import Rehearsed
+from discreet.features.public_whitening import Rehearsed
 from discreet.features.scattering import Scattering
 from discreet.features.statistics import Whitened, Whitening
-from discreet.features.upright import Upright
 
 __all__ = [
     "Patches",

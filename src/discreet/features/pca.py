@@ -12,10 +12,11 @@ from scipy.linalg import eigh
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from discreet.contracts import GRID, Adjacency, Phase
+from discreet.accounting.events import Adjacency, Phase
 from discreet.errors import ConfigError, positive, whole
 from discreet.ledger import Ledger
-from discreet.noise.source import Root, Source
+from discreet.stages.noise.random import Root, Source
+from discreet.stages.sensitivity import GRID
 
 _ROWS = 512  # read at a time: so many products of whole numbers up to 1 / GRID stay below 2^53, so they add up exactly
 _STRIP = 128  # columns multiplied at a time with those that follow: the lower triangle is not computed

@@ -12,18 +12,18 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from discreet.config import FeaturesSection
-from discreet.contracts import Adjacency, Phase
+from discreet.accounting.events import Adjacency, Phase
 from discreet.data.files import Progress
-from discreet.description import build
 from discreet.errors import ConfigError, whole
+from discreet.features.deskew import Upright
 from discreet.features.extraction import Extracted, Extractor, extract
 from discreet.features.patches import Patches
-from discreet.features.rehearsal import Rehearsed
+from discreet.features.public_whitening import Rehearsed
 from discreet.features.scattering import Scattering
 from discreet.features.statistics import Whitened, Whitening
-from discreet.features.upright import Upright
 from discreet.ledger import Ledger
+from discreet.runs.config import FeaturesSection
+from discreet.stages.serialization import build
 
 _KINDS = {"patches": Patches, "scattering": Scattering}
 _AROUND = {"upright": Upright, "rehearsed": Rehearsed}  # tables beside an extractor's settings, the inner one first

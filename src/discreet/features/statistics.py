@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from discreet.contracts import GRID, Adjacency, Phase
+from discreet.accounting.events import Adjacency, Phase
 from discreet.errors import ConfigError, positive, whole
 from discreet.features.pca import unit, with_noise
 from discreet.ledger import Ledger
-from discreet.noise.source import Root, Source
+from discreet.stages.noise.random import Root, Source
+from discreet.stages.sensitivity import GRID
 
 _ROWS = 128  # read at a time: so many sums of products of whole numbers up to 1 / GRID are exact in float64
 _STRIP = 256  # channels multiplied at a time with those that follow

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional as F
 
-from discreet.attachment import trainable
 from discreet.errors import ConfigError, PrivacyError
 from discreet.federated.local import Local, Loss, Pair
+from discreet.release.guards import trainable
 
 Kind = Literal["auto", "vectorised", "loop"]
 Updates = dict[str, Tensor]

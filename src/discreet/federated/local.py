@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from discreet.attachment import trainable
 from discreet.errors import ConfigError, positive, whole
-from discreet.training import OPTIMIZERS, Loss, loss_for
+from discreet.release.guards import trainable
+from discreet.training.loop import OPTIMIZERS, Loss, loss_for
 
 Pair = tuple[Tensor, Tensor]
 

@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from discreet.accounting.guarantee import Condition
-from discreet.aggregate import Aggregate, Handle
-from discreet.attachment import Attachment, ready, trainable
-from discreet.distributed import refuse
+from discreet.distributed.ranks import refuse
 from discreet.errors import ConfigError, PrivacyError, positive
 from discreet.gradients.engine import UnitGradients
-from discreet.gradients.uses import Materialised, Use, sum_dtype
+from discreet.gradients.forms import Materialised, Use, sum_dtype
 from discreet.ledger import Ledger
-from discreet.plan import Plan
+from discreet.release.guards import Attachment, ready, trainable
+from discreet.release.private_sum import Aggregate, Handle
+from discreet.stages.plan import Plan
 
 
 class Rounds(Handle):

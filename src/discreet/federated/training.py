@@ -11,8 +11,8 @@ from discreet.federated.engines import Kind, engine_for
 from discreet.federated.local import Local, Loss
 from discreet.federated.rounds import Rounds, checked_weights
 from discreet.ledger import Ledger
-from discreet.plan import Plan
-from discreet.training import Course, Fitted, Record, Rows, loss_for
+from discreet.stages.plan import Plan
+from discreet.training.loop import Course, Fitted, Record, Rows, loss_for
 
 
 def fit(

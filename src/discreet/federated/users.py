@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from discreet.errors import ConfigError, positive, whole
-from discreet.loading import length_of
+from discreet.release.batching import length_of
 
 Partition = Literal["iid", "shards", "dirichlet"]
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from discreet.gradients.graph import Edge, Graph
-from discreet.gradients.rows import Rows
+from discreet.gradients.layout import Rows
 
 Place = tuple[int, int]
 Shape = Sequence[int]

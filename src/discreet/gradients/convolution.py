@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from discreet.gradients.uses import (
+from discreet.gradients.forms import (
     KEEP,
     NORM,
     PRODUCT,

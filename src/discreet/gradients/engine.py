@@ -12,24 +12,14 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
 from discreet.errors import ConfigError, PrivacyError, positive
+from discreet.gradients.forms import KEEP, TURNS, InTurns, Known, Materialised, Use, squared_norms, sum_dtype, turns
 from discreet.gradients.graph import Edge, Graph, walk
 from discreet.gradients.kernels import Peak, choose
+from discreet.gradients.layout import VALUES, Members
+from discreet.gradients.locate import Analysis, Inseparable, Site, analyse, inside, stand, visit
 from discreet.gradients.passes import FreePasses, Passes
-from discreet.gradients.preparation import Prepared, Several, Way, combine
-from discreet.gradients.rows import VALUES, Members
+from discreet.gradients.reparametrized import Prepared, Several, Way, combine
 from discreet.gradients.rules import RULES, SEVERAL_OUTPUTS, Call, OneByOne, Rule, read
-from discreet.gradients.sites import Analysis, Inseparable, Site, analyse, inside, stand, visit
-from discreet.gradients.uses import (
-    KEEP,
-    TURNS,
-    InTurns,
-    Known,
-    Materialised,
-    Use,
-    squared_norms,
-    sum_dtype,
-    turns,
-)
 
 MEMORY = 1.3  # times what the forward pass saved
 _MOST_KNOWN = 256  # structures remembered; models unrolled over time have one for each length

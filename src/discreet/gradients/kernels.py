@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from discreet.errors import ConfigError
+from discreet.gradients.forms import KEEP, ROWS, TURNS, Cost, Use, turns
 from discreet.gradients.graph import Graph
-from discreet.gradients.uses import KEEP, ROWS, TURNS, Cost, Use, turns
 
 LEAST = 24 << 20  # bytes: what a step keeps beside less than that is lost in what a process takes anyway
 

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor
 
 from discreet.gradients.convolution import Convolution
-from discreet.gradients.graph import Edge, Graph
-from discreet.gradients.rows import Members, Rows
-from discreet.gradients.uses import (
+from discreet.gradients.forms import (
     Known,
     Materialised,
     OuterProduct,
@@ -27,6 +25,8 @@ from discreet.gradients.uses import (
     row_lengths,
     squared_norms,
 )
+from discreet.gradients.graph import Edge, Graph
+from discreet.gradients.layout import Members, Rows
 
 
 class Call(NamedTuple):

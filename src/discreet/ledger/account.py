@@ -6,9 +6,9 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from discreet import storage
+from discreet import _storage as storage
+from discreet.accounting.events import ROW, Phase, in_words
 from discreet.accounting.guarantee import Condition, phase_from_dict
-from discreet.contracts import ROW, Layout, Phase, in_words
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.ledger.chain import OLD
 from discreet.ledger.closing import end_line
@@ -16,7 +16,8 @@ from discreet.ledger.conditions import recorded, same_rows, together
 from discreet.ledger.file import Book, Identity, Ledger, new_run, release_line, remedy
 from discreet.ledger.opening import opening_of
 from discreet.ledger.state import Run
-from discreet.plan import Plan
+from discreet.stages.plan import Plan
+from discreet.stages.sensitivity import Layout
 
 # Lines; releases, participations and what is counted ahead; the run.
 News = tuple[tuple[bytes, ...], tuple[int, int, int], str]

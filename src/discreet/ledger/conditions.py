@@ -55,7 +55,7 @@ _ROWS: dict[str, Condition] = {
 
 
 def same_rows(ranks: int, kinds: AbstractSet[str], unit: str) -> tuple[Condition, ...]:
-    """What is known of the rows that ranks drew from; `kinds` are how far they were compared (discreet.data_digest)."""
+    """What is known of the rows that ranks drew from; `kinds` says how far they were compared (data_digest.py)."""
     if ranks == 1:
         return ()
     found = (kinds & _ROWS.keys()) or {"none"}

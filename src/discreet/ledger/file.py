@@ -10,10 +10,10 @@ from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
 
-from discreet import storage
+from discreet import _storage as storage
 from discreet.accounting import cost
+from discreet.accounting.events import ROW, Phase, check_unit, in_words, units_of
 from discreet.accounting.guarantee import Guarantee, guarantee, phase_to_dict
-from discreet.contracts import ROW, Phase, check_unit, in_words, units_of
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, positive, whole
 from discreet.ledger.chain import FORMAT, chained, cut_off
 from discreet.ledger.state import Content, Run

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
-from discreet import storage
+from discreet import _storage as storage
 from discreet.errors import ConfigError
 from discreet.ledger.file import read
 

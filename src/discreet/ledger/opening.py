@@ -6,9 +6,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from discreet.accounting.guarantee import phase_to_dict
-from discreet.contracts import Layout
 from discreet.errors import ConfigError
-from discreet.plan import Plan
+from discreet.stages.plan import Plan
+from discreet.stages.sensitivity import Layout
 
 _PACKAGES = ("discreet", "torch", "numpy", "scipy", "dp-accounting", "cryptography")
 

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from discreet.accounting.events import ROW, Phase, in_words
 from discreet.accounting.guarantee import Condition, phase_from_dict
-from discreet.contracts import ROW, Phase, in_words
 from discreet.errors import PrivacyError, positive, whole
 from discreet.ledger.chain import FORMAT, OLD, checked, one_step
 from discreet.ledger.conditions import SEEDED, at_most, read_conditions

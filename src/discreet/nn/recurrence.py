@@ -18,9 +18,7 @@ from torch.autograd.function import once_differentiable
 
 from discreet.gradients import Call, rule
 from discreet.gradients.axes import Place, Step, keeps_units
-from discreet.gradients.products import linear, outer
-from discreet.gradients.rows import Rows
-from discreet.gradients.uses import (
+from discreet.gradients.forms import (
     PRODUCT,
     Cost,
     OuterProducts,
@@ -31,6 +29,8 @@ from discreet.gradients.uses import (
     nearly_cancelling,
     norms_of_grams,
 )
+from discreet.gradients.layout import Rows
+from discreet.nn.products import linear, outer
 
 Values = TypeVar("Values", Tensor, np.ndarray)
 

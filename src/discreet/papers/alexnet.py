@@ -5,7 +5,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
-from discreet.models import build
+from discreet.models.networks import build
 from discreet.papers.course import Pair, pairs
 
 SIDE, TESTED = 28, 2_500

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from discreet import methods
 from discreet.papers.course import private
 from discreet.papers.experiment import Case, Measured, Place, Results, Size
 from discreet.papers.small import SHOWN, Data, chosen
 from discreet.papers.verdicts import QUEUED, Extent, Verdict
-from discreet.plan import Plan
 from discreet.report.charts import Axis, Chart, Series
+from discreet.stages import presets as methods
+from discreet.stages.plan import Plan
 
 ALPHAS, RATES = (0.25, 0.5, 1.0, 1.1, 2.0, 4.0), (0.1, 0.4, 1.6)
 NAMES = SHOWN | {"fashion-mnist": "Fashion-MNIST"}

@@ -8,13 +8,9 @@ from typing import Any
 
 from torch import nn
 
-from discreet import methods
 from discreet.accounting.guarantee import round_up
-from discreet.bounds import BoundedNetwork
-from discreet.mechanism import Mechanism
-from discreet.models import build
+from discreet.models.networks import build
 from discreet.nn import BELU
-from discreet.noise import Gaussian
 from discreet.papers import belu_readings
 from discreet.papers.belu_verdicts import (
     SIZE,
@@ -28,8 +24,12 @@ from discreet.papers.belu_verdicts import (
 )
 from discreet.papers.course import Pair, ordinary, pairs, private, seeded
 from discreet.papers.experiment import Case, Experiment, Measured, Paper, Place, Results, Size, Stated
-from discreet.plan import Plan
 from discreet.report.charts import Axis, Chart, Series
+from discreet.stages import presets as methods
+from discreet.stages.bounds import BoundedNetwork
+from discreet.stages.mechanism import Mechanism
+from discreet.stages.noise import Gaussian
+from discreet.stages.plan import Plan
 
 BATCH, NOISE, EPSILON = 64, 1.0, 1.10
 INPUT_NORM, WEIGHT_NORM = 28.0, 1.96  # what the paper's form is proven for: an image's largest, a He start's

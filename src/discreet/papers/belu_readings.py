@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from discreet.accounting import cost
-from discreet.contracts import Phase
+from discreet.accounting.events import Phase
 from discreet.nn import BELU
 from discreet.papers.course import Pair, pairs
 from discreet.papers.experiment import Case, Measured, Place, Results, Size, Stated

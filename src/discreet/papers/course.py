@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from discreet.accounting import cost
-from discreet.contracts import Phase
+from discreet.accounting.events import Phase
 from discreet.data import load
 from discreet.errors import ConfigError
 from discreet.papers.experiment import Measured, Place
-from discreet.plan import Plan
-from discreet.training import OPTIMIZERS, Loss, evaluate, fit
+from discreet.stages.plan import Plan
+from discreet.training.loop import OPTIMIZERS, Loss, evaluate, fit
 
 Pair = tuple[Tensor, Tensor]
 SAVED_EVERY = 45.0  # seconds between checkpoints: what a kill can cost

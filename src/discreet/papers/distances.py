@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from discreet.contracts import Layout
+from discreet.stages.sensitivity import Layout
 
 Kind = Literal["Wasserstein", "Cramér-von Mises", "Kuiper"]
 

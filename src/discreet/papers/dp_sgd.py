@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from discreet import methods
 from discreet.accounting import cost, figures
+from discreet.accounting.events import Phase
 from discreet.accounting.guarantee import round_up
-from discreet.contracts import Phase
 from discreet.features import PrivatePCA, Projection
-from discreet.models import build
+from discreet.models.networks import build
 from discreet.papers.course import Pair, ordinary, pairs, private, seeded
 from discreet.papers.experiment import Case, Experiment, Measured, Paper, Place, Results, Size, Stated
 from discreet.papers.verdicts import QUEUED, Extent, Verdict
-from discreet.plan import Plan
 from discreet.report.charts import Axis, Chart, Series
-from discreet.sampling import Poisson, Shuffled
-from discreet.training import evaluate
+from discreet.stages import presets as methods
+from discreet.stages.plan import Plan
+from discreet.stages.sampling import Poisson, Shuffled
+from discreet.training.loop import evaluate
 
 EXAMPLES, LOT, NORM, DELTA, DIRECTIONS = 60_000, 600, 4.0, 1e-5, 60
 DELTAS = (1e-5, 1e-4, 1e-3, 1e-2)  # of figure 4

@@ -9,14 +9,9 @@ from typing import Any
 import torch
 from scipy.stats import kurtosis, norm
 
-from discreet import methods
 from discreet.accounting import rdp
 from discreet.accounting.calibrate import calibrate
-from discreet.bounds import Encode
-from discreet.claims import enveloped
-from discreet.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
-from discreet.mechanism import Denoiser, Mechanism
-from discreet.noise import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
+from discreet.papers.claims import enveloped
 from discreet.papers.course import private
 from discreet.papers.distances import DistanceFromNoise
 from discreet.papers.encoding_verdicts import (
@@ -36,8 +31,13 @@ from discreet.papers.experiment import Case, Experiment, Measured, Paper, Place,
 from discreet.papers.fitted import PUBLIC, FittedEncode, public_shape
 from discreet.papers.small import COPY, SHOWN, Data, chosen, gradients, in_steps, rate_of, size_of
 from discreet.papers.verdicts import Extent
-from discreet.plan import Plan
 from discreet.report.charts import Axis, Chart, Series
+from discreet.stages import presets as methods
+from discreet.stages.bounds import Encode
+from discreet.stages.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
+from discreet.stages.mechanism import Denoiser, Mechanism
+from discreet.stages.noise import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
+from discreet.stages.plan import Plan
 
 _LAWS = {
     "Gaussian": Gaussian(),

@@ -15,12 +15,13 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from discreet.bounds import Encode
-from discreet.contracts import Envelope, Layout, Magnitudes
+from discreet.accounting.events import Magnitudes
 from discreet.errors import ConfigError
-from discreet.models import build
+from discreet.models.networks import build
 from discreet.papers.course import Pair, pairs
 from discreet.papers.small import gradients
+from discreet.stages.bounds import Encode
+from discreet.stages.sensitivity import Envelope, Layout
 
 PUBLIC = {"mnist": "fashion-mnist"}  # whose gradients an envelope may be fitted to
 _STEPS, _ROWS, _LEVELS = 200, 500, 48

@@ -15,14 +15,14 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad
 from torch.nn import functional as F
 
-from discreet import methods
 from discreet.accounting import cost
+from discreet.accounting.events import Phase
 from discreet.audit.membership import confidence, halves, judge, lira
-from discreet.contracts import Phase
-from discreet.models import build
+from discreet.models.networks import build
 from discreet.papers.course import Pair, ordinary, pairs, private, seeded
 from discreet.papers.experiment import Case, Measured, Place, Results, Size
-from discreet.plan import Plan
+from discreet.stages import presets as methods
+from discreet.stages.plan import Plan
 
 METHODS = {"none": "without privacy", "paper": "the paper's filter", "dp-sgd": "DP-SGD"}
 NOISE, DELTA, BATCH = 1.1, 1e-5, 256

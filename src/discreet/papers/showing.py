@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
-from discreet import storage
+from discreet import _storage as storage
 from discreet.accounting.guarantee import round_up
 from discreet.papers.experiment import Case, Experiment, Paper, Results, Size, Stated
 from discreet.papers.verdicts import our_size

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn import functional as F
 
-from discreet.models import build
+from discreet.models.networks import build
 from discreet.papers.course import Pair, pairs, seeded
 from discreet.papers.experiment import Place, Results
 from discreet.report.charts import Series
-from discreet.training import evaluate
+from discreet.training.loop import evaluate
 
 RATES = {"mnist": 256 / 60_000, "cifar10": 256 / 50_000}  # of the papers: batches of 256
 SHOWN = {"mnist": "MNIST", "cifar10": "CIFAR-10 (JPEG copy)"}

@@ -9,7 +9,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from discreet import methods
 from discreet.nn import FilteredRNN
 from discreet.papers import membership
 from discreet.papers.course import Pair, pairs, private
@@ -29,9 +28,10 @@ from discreet.papers.tanh_verdicts import (
     swing,
 )
 from discreet.papers.verdicts import QUEUED, Verdict, above
-from discreet.plan import Plan
 from discreet.report.charts import Axis, Chart, Series
-from discreet.training import evaluate
+from discreet.stages import presets as methods
+from discreet.stages.plan import Plan
+from discreet.training.loop import evaluate
 
 _RANGES, _ACTIVE = (1.0, 2.0, 4.0), (1.0, 2.0, 4.0, 8.0)  # c and k; the paper's values can be seen in its figures only
 _RATES = (0.15, 0.6, 2.4)  # learning rates to choose from; the first is the tutorial's

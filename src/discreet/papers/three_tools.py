@@ -16,24 +16,24 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from discreet import methods
 from discreet.accounting.calibrate import calibrate
-from discreet.bounds import AdaptiveClip, PerLayerClip
-from discreet.checks.patterns import UserSetting, point
-from discreet.contracts import Phase
+from discreet.accounting.events import Phase
+from discreet.accounting.planning import solve
+from discreet.audit.sanity.patterns import UserSetting, point
 from discreet.federated import Local
-from discreet.mechanism import Mechanism
-from discreet.models import build
-from discreet.noise import Gaussian
+from discreet.models.networks import build
 from discreet.papers import alpha
 from discreet.papers.alexnet import TESTED, alexnet, images, random_noise
 from discreet.papers.course import SAVED_EVERY, Pair, keep, ordinary, private, seeded, size_of_run
 from discreet.papers.experiment import Case, Experiment, Measured, Paper, Place, Result, Results, Size, Stated
 from discreet.papers.verdicts import QUEUED, Extent, Verdict, above, points, reached
-from discreet.plan import Plan
-from discreet.planning import solve
 from discreet.report.charts import Axis, Chart, Series
-from discreet.sampling import Poisson
+from discreet.stages import presets as methods
+from discreet.stages.bounds import AdaptiveClip, PerLayerClip
+from discreet.stages.mechanism import Mechanism
+from discreet.stages.noise import Gaussian
+from discreet.stages.plan import Plan
+from discreet.stages.sampling import Poisson
 
 SAID = 20.0  # the paper's epsilon
 TENSORS = 10

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from discreet import storage
+from discreet import _storage as storage
 from discreet.errors import ConfigError
 from discreet.report.charts import COLOURS, Chart, svg
 from discreet.report.figures import charts, names

@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from discreet.accounting.guarantee import Guarantee, round_up
-from discreet.plan import Plan
 from discreet.report.charts import Chart
 from discreet.report.figures import Attacked, charts, names, tradeoff
 from discreet.report.html import Html, classed, document, grid, heading, mark, pairs, section, table, text
 from discreet.report.record import Measure, Record
+from discreet.stages.plan import Plan
 
 _FOOTER = "The guarantee in machine-readable form: guarantee.json; what was spent: ledger.jsonl."
 

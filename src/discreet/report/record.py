@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from discreet import storage
+from discreet import _storage as storage
 from discreet.accounting import cost
 from discreet.accounting.guarantee import Guarantee, round_up
 from discreet.errors import ConfigError, PrivacyError, whole
-from discreet.plan import Plan
-from discreet.verification import Verified, VerifiedRun, compare_files, ledger_of, verify_folder
+from discreet.ledger.verification import Verified, VerifiedRun, compare_files, ledger_of, verify_folder
+from discreet.stages.plan import Plan
 
 _Read = TypeVar("_Read")
 

@@ -1,0 +1,206 @@
+"""What was released, as accounting sees it: frozen values that say everything privacy depends on."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, get_args
+
+from discreet.errors import ConfigError, PrivacyError, whole
+
+ROW = "example"  # the unit of a release that hides one row of the data, whoever it belongs to
+
+
+@dataclass(frozen=True)
+class Magnitudes:
+    """`counts[i]` coordinates that one unit may move by at most `levels[i]` each."""
+
+    levels: tuple[float, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def norm(self) -> float:
+        return math.sqrt(math.fsum(c * x * x for x, c in zip(self.levels, self.counts, strict=True)))
+
+
+Verdict = Literal["holds", "holds if", "unproven", "false"]
+Adjacency = Literal["add-remove", "zero-out", "replace"]
+Scheme = Literal["poisson", "fixed-size", "fixed-batches"]
+Hardening = Literal["idealised", "exact"]
+
+
+@dataclass(frozen=True)
+class Participation:
+    """Who takes part in one release, and under which relation between data sets that is analysed.
+
+    - scheme "poisson": each unit by its own coin of probability `rate` (rate 1: always);
+    - "fixed-size": a set of fixed size, drawn anew without replacement, of which a unit is part with `rate`;
+    - "fixed-batches": one of several fixed batches, each with probability `rate`.
+
+    `adjacency` is "add-remove" where the number of units is secret, "zero-out" where it is public (a unit's record
+    is replaced by one that contributes nothing; the same figures, T1 of docs/theory.md), or "replace" (by any other
+    record). `overflow` bounds the probability that the draw was not as the scheme says (a cap was met).
+    """
+
+    rate: float
+    adjacency: Adjacency
+    unit: str
+    scheme: Scheme = "poisson"
+    overflow: float = 0.0
+
+
+class Law(Protocol):
+    """The noise's law on one coordinate, in units of its scale; stages/noise/distribution.py describes the members."""
+
+    def __hash__(self) -> int: ...
+    @property
+    def gaussian(self) -> bool: ...
+    @property
+    def fisher(self) -> float: ...
+    @property
+    def largest_score(self) -> float: ...
+    @property
+    def far(self) -> float: ...
+    def log_density(self, x: Any) -> Any: ...
+    def loss(self, x: Any, shift: float) -> Any: ...
+    def largest_loss(self, shift: float) -> float: ...
+    def masses_above(self, losses: Any, shift: float) -> tuple[Any, Any]: ...
+    def profile(self) -> tuple[Any, Any]: ...
+
+
+@dataclass(frozen=True)
+class Query:
+    """What hides one unit in one release; the fields are as in Phase."""
+
+    multiplier: float
+    law: Law | None = None
+    scale: float = 0.0
+    shifts: Magnitudes | None = None
+    hardening: Hardening = "idealised"
+
+
+@dataclass(frozen=True)
+class Phase:
+    """`steps` equal releases: everything about them that privacy depends on.
+
+    The query is a Gaussian one of effective noise `multiplier`, or is dominated by it (T5 of docs/theory.md). Where
+    the noise has another law, `law` says so, with its `scale` in units of the sensitivity, and `shifts` are the
+    coordinates' in units of that scale, where they are known; `multiplier` is 0 if no Gaussian is proven to dominate.
+    Who takes part is as in Participation; `group` is the number of units that are protected together. `hardening`
+    "exact" is Gaussian noise on whole numbers, for which only Rényi divergences of whole orders are known. `unit` is
+    what is hidden: "example", a row of the data, or "user", say, with all rows. Different units' do not add up.
+    """
+
+    rate: float
+    multiplier: float
+    steps: int
+    scheme: Scheme = "poisson"
+    adjacency: Adjacency = "add-remove"
+    group: int = 1
+    overflow: float = 0.0
+    law: Law | None = None
+    scale: float = 0.0
+    shifts: Magnitudes | None = None
+    hardening: Hardening = "idealised"
+    unit: str = ROW
+
+    def __post_init__(self) -> None:
+        numbers = (
+            ("rate", self.rate, 1.0),
+            ("multiplier", self.multiplier, math.inf),
+            ("overflow", self.overflow, 1.0),
+        )
+        for name, value, most in numbers:
+            if not isinstance(value, (int, float)) or not 0 <= value <= most or math.isinf(value):
+                raise ConfigError(f"a phase's {name} is {value!r}; it must be a finite number from 0 to {most:g}.")
+        whole("a phase's steps", self.steps, least=0)
+        whole("a phase's group", self.group, least=1)
+        for name, words in (("scheme", Scheme), ("adjacency", Adjacency), ("hardening", Hardening)):
+            value = getattr(self, name)
+            if value not in get_args(words):
+                raise ConfigError(f"a phase's {name} is {value!r}; it must be one of {', '.join(get_args(words))}.")
+        check_unit("a phase's unit", self.unit)
+        if self.scheme == "fixed-size" and self.adjacency != "replace":
+            raise ConfigError("sets of fixed size are analysed for one unit replaced by another; say 'replace'.")
+        if self.law is not None and not (self.scale > 0 and math.isfinite(self.scale)):
+            raise ConfigError(f"a phase's scale is {self.scale!r}; noise with a law needs a finite number > 0.")
+
+    @classmethod
+    def of(cls, who: Participation, query: Query, steps: int, group: int = 1) -> "Phase":
+        """`steps` releases of a query in which these take part."""
+        return cls(
+            rate=who.rate,
+            multiplier=query.multiplier,
+            steps=steps,
+            scheme=who.scheme,
+            adjacency=who.adjacency,
+            group=group,
+            overflow=who.overflow,
+            law=query.law,
+            scale=query.scale,
+            shifts=query.shifts,
+            hardening=query.hardening,
+            unit=who.unit,
+        )
+
+    def per(self, unit: str, rows: int) -> "Phase":
+        """The same releases, which hide one row now, for a unit that has at most so many rows: a user, say.
+
+        Guarantee: with Gaussian noise on sums in which every row takes part, all rows of a unit together move a sum by
+        at most `rows` times what one does, so this is a query of 1 / rows of the multiplier. Where rows are sampled, or
+        the noise has another law, that is not proven here, and is a PrivacyError.
+
+        >>> Phase(rate=1.0, multiplier=10.0, steps=1).per("user", rows=5).multiplier
+        2.0
+        """
+        whole(f"the most rows a {unit} has", rows, least=1)
+        if self.unit != ROW or check_unit("the unit", unit) == ROW:
+            raise ConfigError(
+                f"releases for each {self.unit} are turned into those for each {unit}; it goes from rows."
+            )
+        sampled = self.rate != 1 or self.scheme != "poisson" or self.overflow > 0
+        if sampled or self.law is not None or self.hardening != "idealised" or self.group != 1:
+            how = f"at a rate of {self.rate:g}" if sampled else f"with {self.law or self.hardening!r} noise"
+            raise PrivacyError(
+                f"what is released {how} protects each row, and what it is for a {unit} with up to {rows} rows is not "
+                "proven; only Gaussian noise on sums of all rows is. Use a plan whose sampler takes "
+                f"{unit}s (unit={unit!r}), or count it in a ledger of its own."
+            )
+        return replace(self, multiplier=self.multiplier / rows, unit=unit)
+
+
+def check_unit(name: str, unit: object) -> str:
+    """The unit, if it is a short word."""
+    if not isinstance(unit, str) or not unit.isprintable() or not 0 < len(unit) <= 40:
+        raise ConfigError(f"{name} is {unit!r}; it must be a short word, such as 'example' or 'user'.")
+    return unit
+
+
+def in_words(unit: str) -> str:
+    """What a release hides, where other units are spoken of too."""
+    return "row" if unit == ROW else unit
+
+
+def units_of(phases: Iterable[Phase]) -> tuple[str, ...]:
+    """Whom these releases protect, in order of appearance; what nobody takes part in protects nobody."""
+    return tuple(dict.fromkeys(p.unit for p in phases if p.steps and p.rate))
+
+
+def check_units(unit: str, beside: Iterable[Phase]) -> None:
+    """Raise unless what is asked beside the releases that protect a unit protects it too."""
+    for other in units_of(beside):
+        if other != unit:
+            rows = f", or declare how many a {unit} has at most: cost().per({unit!r}, rows=...)" if other == ROW else ""
+            raise PrivacyError(
+                f"what is asked beside the training protects each {in_words(other)}, and the plan each "
+                f"{in_words(unit)}: the two do not add up. Ask for what protects each {in_words(unit)}{rows}."
+            )
+
+
+@dataclass(frozen=True)
+class Claimed:
+    """What somebody says of a stage: the releases as their own accounting sees them, and whether that is so."""
+
+    source: str
+    phases: tuple[Phase, ...]
+    verdict: Verdict
+    reason: str

@@ -1,0 +1,141 @@
+"""Budget against noise, batch size and length, before any data is touched."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from discreet.accounting import cost_for_search
+from discreet.accounting.calibrate import calibrate
+from discreet.errors import ConfigError, positive, whole
+from discreet.stages.bounds import Clip
+from discreet.stages.mechanism import Mechanism, Noise
+from discreet.stages.noise import Gaussian
+from discreet.stages.plan import Plan, Sampler
+from discreet.stages.sampling import FixedBatches, FixedSize, Poisson, Shuffled
+
+SAMPLINGS = {"poisson": Poisson, "fixed-size": FixedSize, "shuffled": Shuffled, "fixed-batches": FixedBatches}
+
+
+def solve(
+    *,
+    examples: int,
+    delta: float,
+    batch_size: int | None = None,
+    epochs: float | None = None,
+    steps: int | None = None,
+    noise: float | None = None,
+    epsilon: float | None = None,
+    sampling: str = "poisson",
+    unit: str = "example",
+    law: Noise | None = None,
+    group: int = 1,
+) -> Plan:
+    """The plan that three of (noise, batch size, epochs or steps, epsilon) determine: the fourth is solved.
+
+    `law` is the noise's law, Gaussian unless another is given; `noise` is its scale in units of the sensitivity. With
+    `group`, epsilon is that of groups of so many.
+
+    >>> plan = solve(examples=60_000, batch_size=256, epochs=60, epsilon=3, delta=1e-5)
+    >>> round(plan.mechanism.noise.multiplier, 2)
+    0.97
+    """
+    whole("examples", examples, least=1)
+    if steps is not None:
+        whole("steps", steps, least=1)
+    if epochs is not None and steps is not None:
+        raise ConfigError(f"epochs={epochs} and steps={steps} say the length twice; give one of them.")
+    missing = [
+        name
+        for name, value in (
+            ("noise", noise),
+            ("batch size", batch_size),
+            ("epochs or steps", epochs if steps is None else steps),
+            ("epsilon", epsilon),
+        )
+        if value is None
+    ]
+    if len(missing) != 1:
+        raise ConfigError(
+            "give three of noise, batch size, epochs (or steps) and epsilon; the fourth is solved. "
+            + (f"Missing: {', '.join(missing)}." if missing else "All four were given.")
+        )
+    family: Noise = Gaussian() if law is None else law
+
+    def plan(size: int, length: float | None, count: int | None) -> Plan:
+        mechanism = Mechanism(Clip(1.0), family if noise is None else family.scaled(noise))
+        who = _sampler(sampling, examples, size, unit)
+        return Plan(sampling=who, mechanism=mechanism, epochs=length, steps=-1 if count is None else count, delta=delta)
+
+    if epsilon is None:
+        assert batch_size is not None
+        return plan(batch_size, epochs, steps)
+    if batch_size is None:
+        if epochs is not None:
+            return _largest_batch(lambda size: plan(size, epochs, None), examples, epsilon, group)
+        return calibrate(plan(1, None, steps), epsilon, solve_for="batch_size", group=group)
+    if noise is None:
+        return calibrate(plan(batch_size, epochs, steps), epsilon, group=group)
+    return calibrate(plan(batch_size, 1.0, None), epsilon, solve_for="steps", group=group)
+
+
+def _sampler(name: str, examples: int, batch_size: int, unit: str) -> Sampler:
+    if name not in SAMPLINGS:
+        raise ConfigError(f"sampling is {name!r}; it must be one of {', '.join(SAMPLINGS)}.")
+    return SAMPLINGS[name](examples=examples, batch_size=batch_size, unit=unit)
+
+
+def _largest_batch(plan_of: Callable[[int], Plan], examples: int, epsilon: float, group: int) -> Plan:
+    """The largest batch size at a fixed number of epochs that fits: its steps follow from it."""
+    low, high = 0, examples + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        fits = _spent(plan_of(middle), group) <= epsilon
+        low, high = (middle, high) if fits else (low, middle)
+    if low == 0:
+        raise ConfigError(f"not even batch size 1 fits epsilon {epsilon:g}; add noise or take fewer epochs.")
+    return replace(plan_of(low), epsilon=epsilon)
+
+
+def _spent(plan: Plan, group: int) -> float:
+    return cost_for_search(plan.phases(group=group), plan.delta, plan.tuning).epsilon
+
+
+@dataclass(frozen=True)
+class Size:
+    """What another batch size would need, at the same epsilon and number of epochs."""
+
+    batch_size: int
+    steps: int
+    noise: float
+    noise_per_example: float
+    learning_rate: float | None
+
+
+def sizes(plan: Plan, epsilon: float, learning_rate: float | None = None, group: int = 1) -> Iterator[Size]:
+    """Batch sizes around the plan's, at its number of epochs, each with its noise solved (paper 003, figure 5).
+
+    Noise an example is multiplier / batch size, which falls as batches grow; the learning rate grows with them. Sizes
+    for which nothing fits are left out.
+    """
+    if learning_rate is not None:
+        positive("the learning rate", learning_rate)
+    base, epochs = plan.sampling.batch_size, plan.sampling.epochs_in(plan.steps)
+    for factor in (0.125, 0.25, 0.5, 1, 2, 4, 8, 16):
+        size = round(base * factor)
+        if not 1 <= size <= plan.sampling.largest_batch_size:
+            continue
+        sampling = plan.sampling.with_batch_size(size)
+        free = replace(plan, sampling=sampling, steps=sampling.steps_for(epochs), epsilon=None)
+        try:
+            scale = calibrate(free, epsilon, group=group).mechanism.noise.scale
+        except ConfigError:
+            continue
+        assert scale is not None
+        rate = None if learning_rate is None else learning_rate * size / base
+        yield Size(size, free.steps, scale, scale / size, rate)
+
+
+def over_epochs(plan: Plan, points: int = 24, group: int = 1) -> Iterator[tuple[float, float]]:
+    """Epsilon after a growing number of epochs, up to all of them: (epochs, epsilon)."""
+    for k in range(1, points + 1):
+        steps = max(1, round(plan.steps * k / points))
+        yield plan.sampling.epochs_in(steps), _spent(replace(plan, steps=steps, epsilon=None), group)

@@ -1,0 +1,50 @@
+"""The smallest noise at which a check passes, as the paper's workflow has it; and what epsilon that is."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from discreet.audit.sanity.verdict import Verdict
+from discreet.errors import ConfigError, positive, whole
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One noise, and how the check went."""
+
+    noise: float
+    verdict: Verdict
+
+    @property
+    def passed(self) -> bool:
+        return self.verdict.word == "pass"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as plain values."""
+        return {"noise": self.noise, "verdict": self.verdict.to_dict()}
+
+
+def smallest_noise(
+    check: Callable[[float], Verdict], low: float, high: float, *, tries: int = 6
+) -> tuple[float | None, tuple[Tried, ...]]:
+    """The smallest noise from `low` to `high` at which `check(noise)` passes, and all that were tried, in order.
+
+    Found by halving the ratio between a noise that does not pass and one that does. What passes is measured on a few
+    runs: it is a choice, and proves nothing. None if `high` does not pass.
+    """
+    if not 0 < positive("low", low) < positive("high", high):
+        raise ConfigError(f"noise is searched from {low:g} to {high:g}; the second must be larger.")
+    whole("tries", tries, least=2)
+    tried = [Tried(high, check(high))]
+    if not tried[0].passed:
+        return None, tuple(tried)
+    tried.append(Tried(low, check(low)))
+    if tried[1].passed:
+        return low, tuple(tried)
+    passing, failing = high, low
+    while len(tried) < tries:
+        middle = math.sqrt(passing * failing)
+        tried.append(Tried(middle, check(middle)))
+        passing, failing = (middle, failing) if tried[-1].passed else (passing, middle)
+    return passing, tuple(tried)

@@ -1,0 +1,133 @@
+"""A hold on a model's trainable parameters: one plan at a time, and a plain backward pass on them raises."""
+
+import weakref
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
+
+from discreet.errors import ConfigError, PrivacyError
+from discreet.stages.plan import Plan
+
+_HELD: "weakref.WeakValueDictionary[int, nn.Parameter]" = weakref.WeakValueDictionary()
+
+
+def ready(model: nn.Module, plan: Plan) -> Plan:
+    """The plan, fitted to the model; what cannot be made private is refused by name, before anything is touched."""
+    _check_model(model)
+    if not isinstance(plan, Plan):
+        raise ConfigError(f"{plan!r} is not a Plan; make one with discreet.Plan or discreet.methods.")
+    if not plan.mechanism.noise.solved:
+        raise ConfigError("the plan's noise is still to be solved; use discreet.calibrate(plan, epsilon=...).")
+    return plan if plan.mechanism.fitted else plan.fit_to(model)
+
+
+def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
+    """The parameters that are trained, by name."""
+    return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+class Attachment:
+    """The hold itself, until it is released; the model is not wrapped, and is as it was afterwards.
+
+    `used` are the parameters that backward passes reach, where they are not the model's own (sharded ones made whole).
+    """
+
+    def __init__(self, model: nn.Module, used: Mapping[str, nn.Parameter] | None = None) -> None:
+        self._parameters = trainable(model)
+        used = self._parameters if used is None else used
+        self._formats = {name: (p.dtype, p.device) for name, p in self._parameters.items()}
+        self._norms = [(name, m) for name, m in model.named_modules() if isinstance(m, _NormBase)]
+        self.held = True
+        _HELD.update({id(p): p for p in self._parameters.values()})
+        self._guards = [p.register_post_accumulate_grad_hook(_refuse_plain) for p in used.values()]
+
+    def check(self) -> None:
+        """Raise if the plan was detached."""
+        if not self.held:
+            raise PrivacyError("the plan was detached from the model; attach it again to go on training.")
+
+    def check_parameters(self) -> None:
+        """Raise if what was attached has been moved or frozen since."""
+        for name, parameter in self._parameters.items():
+            if not parameter.requires_grad or (parameter.dtype, parameter.device) != self._formats[name]:
+                what = "moved to another dtype or device" if parameter.requires_grad else "frozen"
+                raise PrivacyError(f"parameter {name!r} was {what} after attach; detach and attach again.")
+            _check_hooks(name, parameter)
+
+    def check_modes(self) -> None:
+        """Raise if a normalisation has begun to keep or use statistics of the data."""
+        for name, module in self._norms:
+            problem = _problem(module)
+            if problem is not None:
+                raise PrivacyError(f"module {name!r} ({type(module).__name__}) {problem}")
+
+    def release(self) -> None:
+        """Let the model go."""
+        self.held = False
+        for guard in self._guards:
+            guard.remove()
+        for parameter in self._parameters.values():
+            _HELD.pop(id(parameter), None)
+
+
+def _refuse_plain(parameter: Tensor) -> None:
+    """Runs when a gradient was accumulated by a plain backward pass: takes it away again, and says so."""
+    parameter.grad = None
+    raise PrivacyError(
+        "loss.backward() was called on an attached model, which would train without privacy; use "
+        "private.backward(losses) with one loss per example, or private.detach() first."
+    )
+
+
+def _check_model(model: nn.Module) -> None:
+    """Refuse what cannot be made private, by name, before anything is touched."""
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"{type(model).__name__} is not a torch.nn.Module.")
+    for name, module in model.named_modules():
+        where = f"module {name!r} ({type(module).__name__})" if name else f"the model ({type(module).__name__})"
+        problem = _problem(module)
+        if problem is not None:
+            raise PrivacyError(f"{where} {problem}")
+    trainable = {n: p for n, p in model.named_parameters() if p.requires_grad}
+    if not trainable:
+        raise ConfigError("the model has no trainable parameters; set requires_grad on what is to be trained.")
+    for name, parameter in trainable.items():
+        if not parameter.is_floating_point():
+            raise ConfigError(f"parameter {name!r} is {parameter.dtype}; only real floating point can be trained.")
+        if _HELD.get(id(parameter)) is parameter:
+            raise PrivacyError(f"parameter {name!r} has a plan attached already; call detach() on that one first.")
+        _check_hooks(name, parameter)
+
+
+def _check_hooks(name: str, parameter: nn.Parameter) -> None:
+    if bool(parameter._backward_hooks):
+        raise PrivacyError(
+            f"parameter {name!r} has a gradient hook, which would see gradients before the noise, and not each "
+            "example's; remove it, and look at p.grad when private.backward(losses) has returned True."
+        )
+
+
+def _problem(module: nn.Module) -> str | None:
+    """What is wrong with a module, as the end of a sentence, or None."""
+    if isinstance(module, torch._dynamo.eval_frame.OptimizedModule) or module._compiled_call_impl is not None:
+        return "is compiled, so its uses of parameters cannot be seen; attach the model it was compiled from."
+    if isinstance(module, torch.jit.ScriptModule):
+        return "is a TorchScript module, which cannot be taken apart by examples; attach the original module."
+    if isinstance(module, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return "spreads a batch over devices itself; attach the module inside it, and its ranks train together."
+    if isinstance(module, _BatchNorm) and (module.training or not module.track_running_stats):
+        return (
+            "uses statistics of the whole batch, which mixes examples, and keeps them; replace it by GroupNorm, "
+            "or put it in eval mode."
+        )
+    if isinstance(module, _NormBase) and module.training and module.track_running_stats:
+        return "keeps statistics of the data in its buffers, past any noise; set track_running_stats=False."
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.max_norm is not None:
+        return "rewrites its weight in the forward pass (max_norm), past any noise; set max_norm=None."
+    if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.scale_grad_by_freq:
+        return "divides by counts over the whole batch (scale_grad_by_freq), which mixes examples; set it to False."
+    if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module._parameters.values()):
+        return "is not initialised yet (a lazy module); run it once on constants before attaching."
+    return None

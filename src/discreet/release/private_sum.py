@@ -1,0 +1,649 @@
+"""The sum over a step's units: bounded, counted, noised and divided. What central and federated runs share."""
+
+import math
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from discreet.accounting import cost, cost_for_search
+from discreet.accounting.events import check_units
+from discreet.accounting.guarantee import Condition, Guarantee, weakest
+from discreet.distributed.ranks import ALONE, Ranks
+from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
+from discreet.gradients.engine import UnitGradients
+from discreet.gradients.forms import parts
+from discreet.ledger import SEEDED, Account, Ledger
+from discreet.release.batching import Draw
+from discreet.release.preflight.replay import check_bound, check_rows
+from discreet.release.sums import FloatSums, ShardedSums, Sums, WholeSums
+from discreet.stages.denoise import Added
+from discreet.stages.noise.discrete import LARGEST
+from discreet.stages.noise.random import Root
+from discreet.stages.plan import Plan, guarantee_of
+from discreet.stages.sensitivity import GRID, Contract, Layout, asked
+
+
+class Aggregate:
+    """A plan's mechanism at work on some parameters, and the account of what it has released.
+
+    Guarantee: whatever is added, one unit changes what `release` returns by at most the bound's contract before the
+    noise; values that are not finite contribute exactly zero; and the release is counted before it exists. `count` is
+    the public number that sums are divided by; `audit` is what the ledger's first line of the run declares. Where a
+    rank has only its own part of every sum, `shards` are its parts of the parameters.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        plan: Plan,
+        ledger: str | Path | Ledger | None,
+        *,
+        count: float,
+        probe: bool,
+        seed: int | None,
+        audit: Mapping[str, Any] | None = None,
+        ranks: Ranks = ALONE,
+        shards: Mapping[str, Tensor] | None = None,
+    ) -> None:
+        self._shards = shards
+        self.plan, self._parameters, self._count, self.ranks = plan, parameters, count, ranks
+        self.layout = Layout(tuple(parameters), tuple(tuple(p.shape) for p in parameters.values()))
+        self._columns = _columns(self.layout)
+        self.bound: Any = plan.mechanism.bound
+        self.state = self.bound.start(self.layout)
+        self._denoised = None if plan.mechanism.denoise is None else plan.mechanism.denoise.start(self.layout)
+        self.root = self._own = Root(seed)  # of what all ranks draw alike, and of this one's noise
+        if not ranks.alone:
+            self.root = Root(seed, ranks.lead("drawing a key", lambda: os.urandom(32)))
+        self.rows = "none"  # how far ranks' rows were compared when the loop began (discreet.distributed.data_digest)
+        self.on_disk = ledger is not None
+        book = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
+        self._ledger: Account = ranks.lead(
+            "opening the ledger", lambda: Account(book, plan, self.layout, audit), Account.followed
+        )
+        self._scaled: tuple[Any, dict[str, float]] | None = None  # the scales of the last release
+        self.begun = self._ledger.released  # the step at which this process took over
+        self._process = os.getpid()
+        self._checked = not probe  # whether contributions were held against the contract, one by one
+        try:
+            self._sums = self._make_sums()
+            self._check_budget()
+            self._check_contract()
+            self._check_noise()
+            self._check_shares()
+        except BaseException:
+            self._ledger.close()
+            raise
+
+    def _make_sums(self) -> Sums:
+        """Where the bounded sums are kept: of the gradients, and of what the bound asks beside them."""
+        contract = self.bound.contract(self.layout, self.state)
+        if self.plan.mechanism.hardening == "exact":
+            self._asked: list[str] = []
+            return WholeSums(self._parameters, contract)
+        like: dict[str, Tensor] = dict(self._parameters)
+        first = next(iter(self._parameters.values()))
+        more: dict[str, Tensor] = {}
+        for block in asked(contract):
+            size, rest = divmod(block.size, len(block.members))
+            if rest:
+                raise ConfigError(f"a question of size {block.size} has {len(block.members)} members of unequal size.")
+            more.update({name: first.new_zeros(size) for name in block.members})
+        self._asked = list(more)
+        if self._shards is not None:
+            return ShardedSums(self._parameters, self._shards, more, self.ranks)
+        return FloatSums({name: t.detach() for name, t in (like | more).items()})
+
+    # --- steps ---------------------------------------------------------------------------------------------------
+
+    @property
+    def released(self) -> int:
+        """How many steps have been released."""
+        return self._ledger.released
+
+    @property
+    def remaining(self) -> int:
+        """How many of the plan's steps are left.
+
+        Where a pass over the data was broken off, by a crash say, the rest of it is lost: a new pass counts anew.
+        """
+        left = max(0, self.plan.steps - self.released)
+        allowed = self.plan.sampling.participations(self.plan.steps) - self._ledger.participations
+        while left and self._participations(left) > allowed:
+            left -= 1
+        return left
+
+    def _participations(self, steps: int) -> int:
+        """How many more releases a unit can take part in, in the next `steps` steps."""
+        count, done = self.plan.sampling.participations, self.released - self.begun
+        return count(done + steps) - count(done)
+
+    def draw(self, length: int, step: int) -> Draw:
+        """Who takes part in a step, of `length` units: secret."""
+        drawn = self.plan.sampling.draw(length, step, self.begun, partial(self.root.stream, "sampling"))
+        return _checked_draw(drawn, length)
+
+    def check_process(self) -> None:
+        """Raise in a fork of the process that this was made in."""
+        if os.getpid() != self._process:
+            raise PrivacyError(
+                "this process was forked from the one that attached the plan; two of them would spend the same budget. "
+                "Attach in the process that trains."
+            )
+
+    # --- adding --------------------------------------------------------------------------------------------------
+
+    def clear(self) -> None:
+        """Forget what has been added."""
+        self._sums.clear()
+
+    @torch.no_grad()
+    def add(self, gradients: UnitGradients, sound: Tensor | None = None, shares: Tensor | None = None) -> None:
+        """Bound each unit's gradient and add it; what is not finite, or not `sound`, contributes exactly zero.
+
+        `shares`, from 0 to 1, are what each unit's bounded gradient is multiplied by.
+        """
+        if self.bound.needs == "elements":
+            self._add_elements(gradients, sound, shares)
+            return
+        turns = gradients.in_turns() if self._checked and self.takes_turns else None
+        if turns is None:
+            self._add_some(gradients, sound, shares)
+            return
+        assert isinstance(self._sums, FloatSums)
+        weights: list[Mapping[str, Tensor]] = []
+        kept: list[Tensor] = []
+        for (start, stop), some in zip(turns.ranges, turns, strict=True):
+            mine = [None if given is None else given[start:stop] for given in (sound, shares)]
+            found = self._add_some(some, *mine)
+            if found is not None:
+                by, whose = found
+                weights.append(by)
+                kept.append(torch.arange(start, stop) if whose is None else whose.cpu() + start)
+        self._sums.add(turns.totals())
+        if weights:
+            units, rest = torch.cat(kept), turns.rest
+            rest = rest if len(units) == rest.units else rest.select(units)
+            self._sums.add_weighted(rest, joined(weights))
+
+    def _add_some(
+        self, gradients: UnitGradients, sound: Tensor | None, shares: Tensor | None
+    ) -> tuple[Mapping[str, Tensor], Tensor | None] | None:
+        """Bound and add some units' gradients; the weights by which that was done, if any, and whose (None: all's)."""
+        norms, kept = gradients.norms(), None
+        if sound is not None or not all_finite(norms):  # some may be left out, before any product
+            squared = total(norms)
+            finite = squared.isfinite() if sound is None else squared.isfinite() & sound
+            if not finite.any():
+                self.add_nothing()
+                return None
+            kept = finite.nonzero().squeeze(1)
+            gradients, shares = gradients.select(kept), None if shares is None else shares[kept]
+            norms = gradients.norms()
+        weights = self.bound.apply(norms, self.state)
+        weights = each_once(weights, lambda w: w.nan_to_num(0.0, 0.0, 0.0))
+        if shares is not None:
+            weights = each_once(weights, lambda w: w * shares.to(w))
+        if not self._checked:
+            check_bound(gradients, weights, self.bound.contract(self.layout, self.state))
+            self._checked = True
+        self._sums.add_weighted(gradients, weights)
+        if self._asked:
+            self._add_answers(self.bound.ask(norms, self.state))
+        return weights, kept
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether units can be added a few at a time, with only some of their parameters' gradients."""
+        return isinstance(self._sums, FloatSums)
+
+    def add_nothing(self) -> None:
+        """Take part in an addition with no unit, where ranks add together."""
+        if isinstance(self._sums, ShardedSums):
+            self._sums.add_nothing()
+
+    def _add_answers(self, answers: Mapping[str, Tensor]) -> None:
+        """Add what the bound asks of each unit, cut to the norm its contract gives."""
+        assert isinstance(self._sums, (FloatSums, ShardedSums))
+        for block in asked(self.bound.contract(self.layout, self.state)):
+            rows = torch.cat([answers[name].reshape(len(answers[name]), -1) for name in block.members], 1)
+            rows = torch.where(rows.isfinite().all(1, keepdim=True), rows, 0.0)
+            short = (block.norm / torch.linalg.vector_norm(rows, dim=1, keepdim=True)).clamp(max=1.0)
+            pieces = (rows * short).sum(0).split(block.size // len(block.members))
+            self._sums.add(dict(zip(block.members, pieces, strict=True)))
+
+    def _add_elements(self, gradients: UnitGradients, sound: Tensor | None, shares: Tensor | None) -> None:
+        """Bound the gradients themselves, a few units at a time, and add them."""
+        width = max(stop for _, stop in self._columns.values())
+        for start, stop in parts(gradients.units, 8 * width):
+            rows = gradients.rows(start, stop)
+            finite = rows.sum(1).isfinite()  # a sum that is not finite leaves its unit out, and no other
+            if sound is not None:
+                finite &= sound[start:stop]
+            if not finite.all():
+                rows = torch.where(finite[:, None], rows, 0.0)
+            bounded = self.bound.apply(rows, self.state)
+            finite &= bounded.sum(1).isfinite()
+            if not finite.all():
+                bounded = torch.where(finite[:, None], bounded, 0.0)
+            if shares is not None:
+                bounded = bounded * shares[start:stop, None].to(bounded)
+            if not self._checked:
+                check_rows(bounded, self._columns, self.bound.contract(self.layout, self.state))
+                self._checked = True
+            self._sums.add_rows(bounded, self._columns)
+
+    def add_bounded(self, totals: Mapping[str, Tensor]) -> None:
+        """Add sums over units that were bounded already, inside the network."""
+        assert isinstance(self._sums, FloatSums)
+        self._sums.add(totals)
+
+    # --- releasing -----------------------------------------------------------------------------------------------
+
+    def release(self, rests_on: Sequence[Condition] | None = None, **notes: bool) -> dict[str, Tensor]:
+        """Count the step, then add the noise: (sum + noise) / count for each parameter, and the sums are cleared.
+
+        `rests_on` is what is known by now of how releases are made, and `notes` what the step's line in the ledger says
+        of this one.
+        """
+        if self.remaining == 0:
+            raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
+        factor, ranks = self.plan.noise_factor(self.released), self.ranks
+        purpose = f"noise of rank {ranks.rank}" if ranks.noise_shares else "noise"
+        if self._shards is not None:
+            purpose = f"noise of shard {ranks.rank} of {ranks.size}"
+        stream = self._own.stream(purpose, self.released)  # the count goes up before the noise is drawn: never twice
+        known = {"seeded": True} if self.root.seeded else {}
+        together: dict[str, Any] = {} if ranks.alone else {"ranks": ranks.size, "rows": self.rows}
+        shares = {"noise_shares": True} if ranks.noise_shares else {}
+        told = {**together, **shares, **notes}
+        self._write(lambda: self._ledger.spend(self._participations, rests_on=rests_on, **known, **told))
+        mechanism, part = self.plan.mechanism, ranks.noise_part if self._shards is None else 1.0
+        scales = self._scales(mechanism.contract(self.layout, self.state), factor)
+        over = 1 / self._count
+        try:
+            released = self._sums.release(
+                mechanism.noise,
+                scales if part == 1 else {name: part * scale for name, scale in scales.items()},
+                stream if part else None,
+                over if mechanism.denoise is None else 1.0,
+                None if ranks.alone else ranks.total,
+            )
+        except BaseException:
+            ranks.leave()
+            raise
+        answers = {name: released.pop(name) for name in self._asked}
+        if mechanism.denoise is not None:
+            law: Any = mechanism.noise.law
+            added = Added(law, {name: scales[name] for name in released})
+            denoised, self._denoised = mechanism.denoise.apply(released, added, self._denoised)
+            if {n: t.shape for n, t in denoised.items()} != {n: t.shape for n, t in released.items()}:
+                raise PrivacyError(f"{mechanism.denoise!r} returned other parameters or shapes than it was given.")
+            released = {name: t * over for name, t in denoised.items()}  # what it keeps stays its own
+            answers = {name: t * over for name, t in answers.items()}
+        if answers:
+            self.state = self.bound.learn(answers, self.state)
+        self.clear()
+        return released
+
+    def _write(self, write: Callable[[], Any]) -> None:
+        """Have something written in the ledger: by rank 0, and the others take note of it."""
+        news = self.ranks.lead("writing the ledger", write, lambda _: self._ledger.news())
+        if not self.ranks.first:
+            self._ledger.follow(news)
+
+    def _scales(self, contract: Contract, factor: float) -> dict[str, float]:
+        """The noise's scale for each member of a contract; computed again when one of the two has changed."""
+        key = factor, [(b.members, b.norm, b.size, b.share) for b in contract.blocks]
+        if self._scaled is None or self._scaled[0] != key:
+            found: dict[str, float] = {}
+            for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
+                found.update(dict.fromkeys(block.members, scale * factor))
+            self._scaled = key, found
+        return self._scaled[1]
+
+    # --- what is proven ------------------------------------------------------------------------------------------
+
+    def guarantee(self, conditions: Sequence[Condition]) -> Guarantee:
+        """What is proven of this run, on these conditions beside those of its stages and its ledger."""
+        spent, remaining = self._ledger.phases, self.remaining
+        rest = self.plan.phases(self.layout, after=self.released)
+        if not self.plan.noise_schedule:
+            rest = [replace(rest[0], steps=self._participations(remaining))]
+        same = self._ledger.same_rows(self.ranks.size)
+        proven = guarantee_of(self.plan, self.layout, [*spent, *rest, *self._ledger.queries], taking_part=weakest(same))
+        rests_on = [*proven.conditions, *self._ledger.conditions, *conditions]
+        rests_on += [*same, *self._ledger.together(self.ranks.size, self.ranks.noise_shares)]
+        if self.root.seeded and SEEDED not in rests_on:
+            rests_on.insert(0, SEEDED)
+        made = [*spent, *self._ledger.queries]
+        so_far = cost(made, self.plan.delta, self.plan.tuning).epsilon if remaining else None
+        return replace(proven, conditions=tuple(rests_on), released=self.released, so_far=so_far)
+
+    @property
+    def spent(self) -> float:
+        """The epsilon of the releases made so far, for a progress line: what is proven is the guarantee."""
+        return cost_for_search([*self._ledger.phases, *self._ledger.queries], self.plan.delta, self.plan.tuning).epsilon
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What an adaptive bound has learned from noisy answers: it has been released, and may be logged."""
+        return {"bound": self.state} if self._asked else {}
+
+    @property
+    def unprobed(self) -> bool:
+        """Whether some release of this run was made before anything was probed."""
+        return self._ledger.unprobed
+
+    # --- state ---------------------------------------------------------------------------------------------------
+
+    @property
+    def run(self) -> str:
+        """The run's own random name, which every line of its ledger has."""
+        return self._ledger.name
+
+    @property
+    def anchor(self) -> str:
+        """The hash of the ledger's last line: kept elsewhere, it shows whether the file was cut short or rewritten."""
+        return self._ledger.head
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside the model's and the optimizer's own state."""
+        return {
+            "format": "discreet-state/1",
+            "plan": self.plan.to_dict(),
+            "released": self.released,
+            "participations": self._ledger.participations,
+            "ledger": self._ledger.head if self.on_disk else "",
+            "run": self._ledger.name,
+            "seeded": self.root.seeded or SEEDED in self._ledger.conditions,
+            **({"bound": self.state} if self._asked else {}),
+            **({} if self._denoised is None else {"denoise": self._denoised}),
+            **({"together": made} if (made := self._ledger.made_by) else {}),
+        }
+
+    def check_state_dict(self, state: Mapping[str, Any]) -> tuple[int, int]:
+        """Raise unless a state may be loaded; its numbers of releases and participations. Changes nothing."""
+        if state.get("format") != "discreet-state/1" or state.get("plan") != self.plan.to_dict():
+            raise PrivacyError("the state belongs to another plan; attach the plan it was saved with.")
+        released = whole("the state's number of releases", state.get("released", -1), least=0)
+        taken = whole("the state's number of participations", state.get("participations", released), least=0)
+        if not self.plan.sampling.participations(released) <= taken <= released <= self.plan.steps:
+            raise PrivacyError(f"the state counts {released} releases and {taken} participations, which cannot be.")
+        together = state.get("together", {})
+        if not isinstance(together, Mapping) or set(together) - {"ranks", "rows", "noise_shares"}:
+            raise PrivacyError("the state's 'together' is not what is known of ranks; load it as it was saved.")
+        head = state.get("ledger")
+        if self.on_disk and head and not self._ledger.knows(str(head)):
+            raise PrivacyError(
+                "the ledger lacks a line that the checkpoint knows of: it was cut short, replaced or is another run's. "
+                "Attach with the ledger the checkpoint was made with."
+            )
+        self._ledger.check_adoption(state)
+        fits = {
+            "bound": _alike(state.get("bound"), self.state if self._asked else None),
+            "denoise": self._fits(state.get("denoise"), self._denoised),
+        }
+        for key in (key for key, fine in fits.items() if not fine):
+            raise PrivacyError(f"the state's {key!r} does not fit the plan's stage; load it as it was saved.")
+        norms = [b.norm for b in self.bound.contract(self.layout, state["bound"]).blocks] if self._asked else []
+        if not all(0 < norm < np.inf for norm in norms):
+            raise PrivacyError("the state's 'bound' does not fit the plan's stage: a norm in it is not positive.")
+        return released, taken
+
+    def _fits(self, found: Any, own: Any) -> bool:
+        """Whether a saved state can be a denoiser's: its keys, and tensors of the parameters' shapes by their names."""
+        if not isinstance(own, dict):
+            return found is None or own is not None
+        if not isinstance(found, dict) or (own and found.keys() != own.keys()):
+            return False
+        shapes = {name: p.shape for name, p in self._parameters.items()}
+        tables = [found, *(v for v in found.values() if isinstance(v, dict))]
+        named = [(k, v) for table in tables for k, v in table.items() if k in shapes and isinstance(v, Tensor)]
+        return all(tensor.shape == shapes[name] for name, tensor in named)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint of the same plan.
+
+        Releases that the state knows of and the ledger does not are counted now; those that the ledger knows of and
+        the state does not (a crash after the checkpoint) stay spent. Nothing is ever repeated.
+        """
+        with self.ranks.reported():
+            released, taken = self.check_state_dict(state)
+        if not self.ranks.alone:  # or one of them would bound by another norm than the noise is for
+            told = {"state's releases": (released, taken), "state's bound": repr(state.get("bound"))}
+            self.ranks.agree("loading a state", told)
+        self.clear()
+        known = {**({"seeded": True} if state.get("seeded") else {}), **state.get("together", {})}
+        self._write(lambda: (self._ledger.adopt(state), self._ledger.restore(released, taken, **known)))
+        self.begun = self._ledger.released
+        if self._asked:
+            self.state = state["bound"]
+        self._denoised = state.get("denoise")
+
+    def close(self) -> None:
+        """Let others open the ledger. The guarantee of what was released can still be read."""
+        self._ledger.close()
+
+    # --- checks before anything is counted -----------------------------------------------------------------------
+
+    def _check_contract(self) -> None:
+        """Refuse a contract that leaves a parameter out or a noise that cannot be split."""
+        contract = self.plan.mechanism.contract(self.layout, self.state)
+        self.plan.mechanism.scales(contract)
+        bounded = [name for block in contract.blocks if not block.share for name in block.members]
+        if sorted(bounded) != sorted(self.layout.names):
+            odd = sorted(set(bounded) ^ set(self.layout.names)) or sorted(bounded)
+            raise ConfigError(f"the contract of {self.bound!r} must have each parameter once; look at {odd[0]!r}.")
+
+    def _check_noise(self) -> None:
+        """Refuse noise that exact arithmetic could not draw."""
+        if not isinstance(self._sums, WholeSums):
+            return
+        scales = self.plan.mechanism.scales(self.plan.mechanism.contract(self.layout, self.state))
+        least, most = (f(factor for _, factor in self.plan.stretches) for f in (min, max))
+        for block, scale in zip(self._sums.blocks, scales, strict=True):
+            if not 0 < least * scale / (block.norm * GRID) <= most * scale / (block.norm * GRID) <= LARGEST:
+                raise ConfigError(
+                    f"the noise of {', '.join(block.members)} is {scale:.3g} on a grid of {block.norm * GRID:.3g}: too "
+                    "little or too much to be drawn exactly. Use another allocation or multiplier."
+                )
+
+    def _check_shares(self) -> None:
+        """Refuse noise that is not a sum of shares of the same kind."""
+        if self.ranks.noise_shares and (
+            not self.plan.mechanism.noise.law.gaussian or self.plan.mechanism.hardening == "exact"
+        ):
+            what = (
+                "exact (discrete) noise"
+                if self.plan.mechanism.hardening == "exact"
+                else repr(self.plan.mechanism.noise)
+            )
+            raise ConfigError(
+                f"{what} cannot be drawn in shares: only Gaussian ones add up to the same law. Use Gaussian noise, or "
+                "leave noise_shares out: rank 0 then draws the noise."
+            )
+
+    def _check_budget(self) -> None:
+        limit = self.plan.epsilon
+        if limit is None:
+            return
+        check_units(self.plan.sampling.contract().unit, self._ledger.queries)
+        phases = [*self.plan.phases(self.layout), *self._ledger.queries]
+        spent = cost(phases, self.plan.delta, self.plan.tuning).epsilon
+        if spent > limit:
+            raise BudgetExhausted(
+                f"the plan's {self.plan.steps:,} steps would spend epsilon {spent:.4g}, more than its limit {limit:g}; "
+                "use discreet.calibrate to solve for noise, steps or batch size."
+            )
+
+
+class Handle:
+    """What every handle on a run can tell: how far it is, what it has spent, what a checkpoint must hold."""
+
+    def __init__(self, aggregate: Aggregate) -> None:
+        self.plan, self._aggregate = aggregate.plan, aggregate
+
+    @property
+    def ranks(self) -> Ranks:
+        """The processes that train together; this one alone, mostly."""
+        return self._aggregate.ranks
+
+    @property
+    def writes(self) -> bool:
+        """Whether files are this process's to write: that of rank 0, where several train together."""
+        return self.ranks.first
+
+    @property
+    def run(self) -> str:
+        """The run's own random name, which every line of its ledger has; `attach(..., run=)` goes on with it."""
+        return self._aggregate.run
+
+    @property
+    def released(self) -> int:
+        """How many steps have been released."""
+        return self._aggregate.released
+
+    @property
+    def remaining(self) -> int:
+        """How many of the plan's steps are left.
+
+        Where a pass over the data was broken off, by a crash say, the rest of it is lost: a new pass counts anew.
+        """
+        return self._aggregate.remaining
+
+    def guarantee(self) -> Guarantee:
+        """What is proven of this run.
+
+        When the plan's steps are spent, that is the epsilon of what was released. Before, what is proven is the
+        epsilon of the declared horizon; `so_far` stands beside it, on a condition.
+        """
+        return self._aggregate.guarantee(self._conditions())
+
+    @property
+    def rests_on(self) -> Sequence[Condition]:
+        """What was tested of the releases, and what was not: the conditions that are this handle's own."""
+        return self._conditions()
+
+    def _conditions(self) -> Sequence[Condition]:
+        """What the guarantee rests on beside the stages and the ledger."""
+        return ()
+
+    @property
+    def spent(self) -> float:
+        """The epsilon of the releases made so far, for a progress line: what is proven is the guarantee."""
+        return self._aggregate.spent
+
+    @property
+    def learned(self) -> dict[str, Any]:
+        """What an adaptive bound has learned from noisy answers: it has been released, and may be logged."""
+        return self._aggregate.learned
+
+    @property
+    def anchor(self) -> str:
+        """The hash of the ledger's last line: kept elsewhere, it shows whether the file was cut short or rewritten."""
+        return self._aggregate.anchor
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint must hold beside the model's and the optimizer's own state."""
+        return self._aggregate.state_dict()
+
+    def check_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Raise unless a state may be loaded. Changes nothing."""
+        self._aggregate.check_state_dict(state)
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from a checkpoint of the same plan.
+
+        Releases that the state knows of and the ledger does not are counted now; those that the ledger knows of and
+        the state does not (a crash after the checkpoint) stay spent. Nothing is ever repeated.
+        """
+        self._aggregate.load_state_dict(state)
+
+    def __reduce__(self) -> str:
+        raise PrivacyError("this holds the secret key of its run and is not copied; save its state_dict().")
+
+
+def _alike(found: Any, own: Any) -> bool:
+    """Whether a saved value has the form of one's own: the same keys, names and shapes, and finite numbers."""
+    if isinstance(own, Mapping):
+        return isinstance(found, Mapping) and set(found) == set(own) and all(_alike(found[k], own[k]) for k in own)
+    if isinstance(own, (list, tuple)) and not own:
+        return isinstance(found, (list, tuple))
+    if isinstance(own, (list, tuple)):
+        same = isinstance(found, (list, tuple)) and len(found) == len(own)
+        return same and all(_alike(f, o) for f, o in zip(found, own, strict=True))
+    if isinstance(own, Tensor):
+        return isinstance(found, Tensor) and (found.shape, found.dtype) == (own.shape, own.dtype)
+    if isinstance(own, (bool, str)) or own is None:
+        return type(found) is type(own) and found == own
+    return isinstance(found, (int, float)) and not isinstance(found, bool) and abs(found) < 1e300
+
+
+def _columns(layout: Layout) -> dict[str, tuple[int, int]]:
+    """Where each parameter is in a row that has all of them side by side."""
+    found, start = {}, 0
+    for name, size in zip(layout.names, layout.sizes, strict=True):
+        found[name] = start, start + size
+        start += size
+    return found
+
+
+def total(norms: Mapping[str, Tensor]) -> Tensor:
+    """Each unit's squared norm over all parameters."""
+    return _stacked(norms).sum(0)
+
+
+def all_finite(norms: Mapping[str, Tensor]) -> bool:
+    """Whether every unit's squared norm is finite, and their sum: then no one's can be anything else."""
+    return math.isfinite(_stacked(norms).sum().item())
+
+
+def _stacked(norms: Mapping[str, Tensor]) -> Tensor:
+    each = list(norms.values())
+    if len({n.device for n in each}) > 1:
+        each = [n.to(each[0].device, torch.float64) for n in each]
+    return torch.stack(each)
+
+
+def each_once(weights: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    """Weights changed, those that several parameters share only once."""
+    changed = {id(w): w for w in weights.values()}
+    changed = {key: change(w) for key, w in changed.items()}
+    return {name: changed[id(w)] for name, w in weights.items()}
+
+
+def joined(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The weights of some units and those of others, one after the other; what parameters share, they share still."""
+    found: dict[tuple[int, ...], Tensor] = {}
+    names: dict[str, Tensor] = {}
+    for name in weights[0]:
+        pieces = [some[name] for some in weights]
+        key = tuple(map(id, pieces))
+        if key not in found:
+            found[key] = torch.cat(pieces)
+        names[name] = found[key]
+    return names
+
+
+def _checked_draw(drawn: Any, length: int) -> Draw:
+    """A sampler's draw, if it is a set of the data's indices: one that came twice would count twice."""
+    indices = np.asarray(drawn)
+    if indices.ndim == 1 and len(indices) == 0:
+        return np.empty(0, np.intp)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":  # errors do not show a draw, which is secret
+        raise PrivacyError(f"the sampler drew {type(drawn).__name__}, which is no list of indices of the data.")
+    rising = bool((indices[1:] > indices[:-1]).all())  # as most draw: then the first and the last say it all
+    least, most = (indices[0], indices[-1]) if rising else (indices.min(), indices.max())
+    if least < 0 or most >= length:
+        raise PrivacyError("the sampler drew what is no list of indices of the data: one is negative, or too large.")
+    if not rising and len(np.unique(indices)) != len(indices):
+        raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
+    return indices.astype(np.intp)

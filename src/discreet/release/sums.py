@@ -1,0 +1,273 @@
+"""The bounded sums of a logical batch, to which noise is added last."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, groupby
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from discreet.distributed.ranks import Ranks
+from discreet.errors import PrivacyError
+from discreet.gradients.engine import UnitGradients
+from discreet.gradients.forms import parts, sum_dtype
+from discreet.stages.mechanism import Noise
+from discreet.stages.noise.discrete import discrete_gaussian
+from discreet.stages.noise.random import Source
+from discreet.stages.sensitivity import GRID, Contract
+
+Columns = Mapping[str, tuple[int, int]]
+
+
+class Sums(Protocol):
+    """What has been added up of a batch: units' gradients by weights, or contributions as rows."""
+
+    def clear(self) -> None: ...
+    def add_weighted(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None: ...
+    def add_rows(self, rows: Tensor, columns: Columns) -> None: ...
+    def release(
+        self,
+        noise: Noise,
+        scales: Mapping[str, float],
+        source: Source | None,
+        factor: float = 1.0,
+        total: "Total | None" = None,
+    ) -> dict[str, Tensor]: ...
+
+
+Total = Callable[[Tensor], Tensor]  # the sum over all ranks, in place
+
+PIECE = 1 << 20  # values that are noised at a time on the CPU: in the cache
+_PIECE_ELSEWHERE = 1 << 24
+
+
+class FloatSums:
+    """Sums in floating point: one flat buffer a dtype and device, and each tensor's view of it.
+
+    `like` has a tensor of the same shape, dtype and device for everything that is summed. The buffers are there from
+    the first addition to the release, which hands them out: a backward pass has the memory for itself.
+    """
+
+    def __init__(self, like: Mapping[str, Tensor]) -> None:
+        self._sizes = {name: t.numel() for name, t in like.items()}
+        self._groups: dict[tuple[torch.device, torch.dtype], list[str]] = {}
+        for name, t in like.items():
+            dtype = torch.float64 if t.dtype == torch.float64 else torch.float32
+            self._groups.setdefault((t.device, dtype), []).append(name)
+        self._totals = {key: sum(self._sizes[n] for n in names) for key, names in self._groups.items()}
+        self._places: dict[
+            str, tuple[Sequence[int], Sequence[int], int]
+        ] = {}  # in the flat buffer: shape, strides, start
+        for names in self._groups.values():
+            starts = accumulate((self._sizes[n] for n in names), initial=0)
+            for name, start in zip(names, starts, strict=False):
+                contiguous = torch.empty(like[name].shape, device="meta").stride()
+                self._places[name] = tuple(like[name].shape), contiguous, start
+        largest = min(PIECE, sum(self._sizes.values()))
+        self._room = {dtype: torch.empty(largest, dtype=dtype) for _, dtype in self._groups}
+        self._views: dict[str, Tensor] = {}
+        self._flats: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    def _open(self) -> dict[str, Tensor]:
+        """Each tensor's view; zero, if nothing was added before."""
+        if not self._views:
+            for (device, dtype), names in self._groups.items():
+                flat = torch.zeros(self._totals[device, dtype], dtype=dtype, device=device)
+                self._flats[device, dtype] = flat
+                self._views.update({n: flat.as_strided(*self._places[n]) for n in names})
+        return self._views
+
+    def clear(self) -> None:
+        self._views, self._flats = {}, {}
+
+    def add_weighted(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None:
+        """Add the sum over units of weight * gradient."""
+        gradients.add_weighted(weights, self._open())
+
+    def add_rows(self, rows: Tensor, columns: Columns) -> None:
+        """Add contributions, one a row; `columns` are those of each tensor."""
+        self.add({name: rows[:, start:stop].sum(0) for name, (start, stop) in columns.items()})
+
+    def add(self, totals: Mapping[str, Tensor]) -> None:
+        """Add what was summed already."""
+        views = self._open()
+        for name, total in totals.items():
+            view = views[name]
+            view.add_(total.reshape(view.shape))
+
+    def release(
+        self,
+        noise: Noise,
+        scales: Mapping[str, float],
+        source: Source | None,
+        factor: float = 1.0,
+        total: Total | None = None,
+    ) -> dict[str, Tensor]:
+        """(Sum + noise) * factor for each tensor, and the sums are cleared.
+
+        The noise is drawn on the CPU, whatever the device, and piece by piece. Without a `source` another rank draws
+        it, and `total` adds up what all ranks have.
+        """
+        found, flats = self._open(), self._flats
+        self.clear()
+        for key, names in self._groups.items():
+            flat = flats[key]
+            if source is not None:
+                self._add_noise(flat, noise, self._stretches(names, scales), source)
+            (flat if total is None else total(flat)).mul_(factor)
+        return found
+
+    def _add_noise(
+        self, flat: Tensor, noise: Noise, stretches: Iterable[tuple[int, int, float]], source: Source
+    ) -> None:
+        size = PIECE if flat.is_cpu else _PIECE_ELSEWHERE
+        for start, stop, scale in stretches:
+            for first in range(start, stop, size):
+                count = min(size, stop - first)
+                drawn = self._drawn(noise, count, flat.dtype, scale, source)
+                piece = flat if count == flat.numel() else flat[first : first + count]
+                piece.add_(drawn if flat.is_cpu else drawn.to(flat.device))
+
+    def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: Source) -> Tensor:
+        drawn = self._room[dtype]
+        if count != drawn.numel():
+            drawn = drawn[:count] if count < drawn.numel() else torch.empty(count, dtype=dtype)
+        noise.sample(drawn.fill_(torch.nan), scale, source)
+        if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
+            raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
+        return drawn
+
+    def _stretches(self, names: list[str], scales: Mapping[str, float]) -> Iterator[tuple[int, int, float]]:
+        """Stretches of the flat buffer with one scale each."""
+        start = 0
+        for scale, same in groupby(names, key=scales.__getitem__):
+            end = start + sum(self._sizes[n] for n in same)
+            yield start, end, scale
+            start = end
+
+
+class ShardedSums:
+    """Sums of which every rank has its own part, as FSDP2 shards parameters: by rows, as many to each rank, the last
+    ones fewer. All ranks add together, one parameter at a time: a rank has the whole of one parameter's sum, of its own
+    units, and then its part of all ranks' sum.
+
+    `like` are the whole parameters, of which only the shapes are read; `shards` this rank's parts of them. `answers`,
+    which every rank has, are to what the bound asks.
+    """
+
+    def __init__(
+        self, like: Mapping[str, Tensor], shards: Mapping[str, Tensor], answers: Mapping[str, Tensor], ranks: Ranks
+    ) -> None:
+        self._like, self._shards, self._ranks = like, shards, ranks
+        self._parts = FloatSums(shards)
+        self._answers = FloatSums(answers)
+
+    def clear(self) -> None:
+        self._parts.clear()
+        self._answers.clear()
+
+    def add_weighted(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None:
+        """Add the sum over all ranks' units of weight * gradient; to be called by all ranks alike."""
+        self._add(gradients, weights)
+
+    def add_nothing(self) -> None:
+        """Take part without a unit."""
+        self._add(None, {})
+
+    def _add(self, gradients: UnitGradients | None, weights: Mapping[str, Tensor]) -> None:
+        self._ranks.exchange("adding up")
+        for name, whole in self._like.items():
+            shard, rows = self._shards[name], -(-len(whole) // self._ranks.size)
+            mine = shard.new_zeros(self._ranks.size * rows, *whole.shape[1:], dtype=sum_dtype(whole.dtype))
+            if gradients is not None:
+                gradients.add_one(name, weights[name], mine[: len(whole)])
+            self._parts.add({name: self._ranks.scatter(mine)[: len(shard)]})
+
+    def add(self, totals: Mapping[str, Tensor]) -> None:
+        """Add this rank's units' answers."""
+        self._answers.add(totals)
+
+    def add_rows(self, rows: Tensor, columns: Columns) -> None:
+        """Contributions as rows take whole sums."""
+        raise PrivacyError("a bound on elements needs whole sums, and these are sharded. Nothing was released.")
+
+    def release(
+        self,
+        noise: Noise,
+        scales: Mapping[str, float],
+        source: Source | None,
+        factor: float = 1.0,
+        total: Total | None = None,
+    ) -> dict[str, Tensor]:
+        """(Sum + noise) * factor, of this rank's parts, and of all answers; each rank draws its own parts' noise."""
+        found = self._parts.release(noise, scales, source, factor)
+        return found | self._answers.release(noise, scales, source if self._ranks.first else None, factor, total)
+
+
+class WholeSums:
+    """Sums as whole numbers of a grid's steps, one grid a block: what is added and released is exact."""
+
+    def __init__(self, like: Mapping[str, Tensor], contract: Contract) -> None:
+        self._like, self.blocks = like, contract.blocks
+        self._sums: dict[str, Tensor] = {}
+
+    def clear(self) -> None:
+        self._sums.clear()
+
+    def add_weighted(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None:
+        """Round each unit's contribution to the grid and add it, a few units at a time."""
+        size = 8 * sum(self._like[n].numel() for n in gradients.uses)
+        for start, stop in parts(gradients.units, size):
+            each = gradients.each(start, stop)
+            rows = {n: g.reshape(stop - start, -1).double() for n, g in each.items()}
+            self._add({n: g * weights[n][start:stop, None].double() for n, g in rows.items()})
+
+    def add_rows(self, rows: Tensor, columns: Columns) -> None:
+        """Round contributions, one a row, to the grid and add them; `columns` are those of each tensor."""
+        self._add({name: rows[:, start:stop].double() for name, (start, stop) in columns.items()})
+
+    def _add(self, contributions: Mapping[str, Tensor]) -> None:
+        for block in self.blocks:
+            step = block.norm * GRID
+            whole_numbers = {n: (contributions[n] / step).round() for n in block.members if n in contributions}
+            if not whole_numbers:
+                continue
+            # in whole numbers, below 2^53 and so exact: no contribution is longer than the contract says
+            length = torch.stack([k.square().sum(1).cpu() for k in whole_numbers.values()]).sum(0)
+            fits = length <= ((1 + GRID * math.sqrt(block.size) / 2) / GRID) ** 2
+            for n, k in whole_numbers.items():
+                total = torch.where(fits.to(k.device)[:, None], k, 0.0).to(torch.int64).sum(0)
+                known = self._sums.setdefault(n, torch.zeros_like(total))
+                known += total
+
+    def release(
+        self,
+        noise: Noise,
+        scales: Mapping[str, float],
+        source: Source | None,
+        factor: float = 1.0,
+        total: Total | None = None,
+    ) -> dict[str, Tensor]:
+        """(Sum + discrete Gaussian noise) * factor for each tensor, in float64, and the sums are cleared.
+
+        Without a `source` another rank draws the noise, and `total` adds up what all ranks have.
+        """
+        steps = {name: block.norm * GRID for block in self.blocks for name in block.members}
+        noisy: dict[str, Tensor] = {}
+        for name, step in steps.items():
+            size = self._like[name].numel()
+            if source is None:
+                noisy[name] = torch.zeros(size, dtype=torch.int64)
+            else:
+                noisy[name] = torch.from_numpy(discrete_gaussian(size, scales[name] / step, source))
+            if name in self._sums:
+                noisy[name] += self._sums[name].cpu()
+        if total is not None:
+            sizes = [len(t) for t in noisy.values()]
+            noisy = dict(zip(noisy, total(torch.cat(list(noisy.values()))).split(sizes), strict=True))
+        self.clear()
+        return {
+            name: (t.double() * steps[name]).mul_(factor).view(self._like[name].shape).to(self._like[name].device)
+            for name, t in noisy.items()
+        }

@@ -1,0 +1,222 @@
+"""A run's folder on disk: making it, holding it, and the files in it that are not somebody else's.
+
+run.json       which run it is: a random name, on disk before any line of a ledger has it, and who took it up
+config.toml, plan.toml, ledger.jsonl, metrics.jsonl, checkpoint, ...     as discreet.runs says
+"""
+
+import json
+import os
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from discreet import _storage as storage
+from discreet.errors import ConfigError, PrivacyError
+from discreet.ledger import Identity, Ledger, new_run, read, withdraw
+from discreet.ledger.verification import IDENTITY, read_identity
+
+STATISTICS = "features.safetensors"  # what whitens features, once it is released
+COINS = "coins"  # of the canaries, until their audit is done
+NOISE = "noise.json"  # what the features' statistics are to be hidden by, until they are released; secret
+METRICS = "metrics.jsonl"
+_BEGUN = ".begun"  # that something was released, wherever it was counted
+_LOCK = ".lock"
+_FILES = ("config.toml", "plan.toml", IDENTITY, "ledger.jsonl", METRICS, "checkpoint", "model.safetensors")
+
+
+def make(folder: Path) -> list[Path]:
+    """Make a run's folder, or take one that is empty; which folders were made, the innermost first."""
+    try:
+        if folder.exists() and (not folder.is_dir() or not _empty(folder)):
+            raise ConfigError(
+                f"{folder} is there already and is left alone; choose another --out, or go on with: discreet resume "
+                f"{folder}"
+            )
+        return storage.make_folder(folder)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be made: {error}") from error
+
+
+def _empty(folder: Path) -> bool:
+    """Whether nothing is in a folder but what a run leaves that was killed before its config was written."""
+    return all(p.name == _LOCK or storage.SCRATCH.fullmatch(p.name) for p in folder.iterdir())
+
+
+def unmake(folder: Path, ledger: Ledger) -> None:
+    """Take away what a run wrote that has released nothing; one that has released anything stays."""
+    if has_begun(folder) or _has_spent(folder, ledger):
+        return
+    named = read_identity(folder)
+    if named is not None and ledger.dataset is not None:
+        withdraw(ledger, named[0])
+    for name in (*_FILES, "audit.toml", COINS, NOISE, "ledger.jsonl.lock", _LOCK):
+        (folder / name).unlink(missing_ok=True)
+
+
+def _has_spent(folder: Path, ledger: Ledger) -> bool:
+    """Whether a ledger counts anything of the folder's run; also if it cannot be read."""
+    try:
+        if not storage.is_file(ledger.path):
+            return False
+        content, _ = read(Path(ledger.path), stages=ledger.stages)
+        named = read_identity(folder)
+    except (OSError, PrivacyError, ConfigError):
+        return True
+    if content.dataset is None:
+        return bool(content.queries) or any(run.released for run in content.runs.values())
+    return named is not None and named[0] in content.runs and content.runs[named[0]].released > 0
+
+
+def remove_made(made: Sequence[Path]) -> None:
+    """Take away folders that were made, where they are empty again."""
+    for place in made:
+        with suppress(OSError):
+            place.rmdir()
+
+
+def check_files(folder: Path) -> None:
+    """Refuse a folder that is no run's, or in which a run's file is no regular file."""
+    try:
+        begun = os.path.isdir(folder) and storage.is_file(folder / "config.toml")
+        for name in (*_FILES, "end.json", "guarantee.json", "audit.json", "audit.toml", STATISTICS, COINS, NOISE):
+            storage.is_file(folder / name)
+    except storage.NotRegular as error:
+        raise ConfigError(str(error)) from error
+    except OSError:
+        begun = False
+    if not begun:
+        raise ConfigError(f"{folder} is no run's folder: it has no config.toml. Begin one with: discreet train")
+
+
+def tidy(folder: Path) -> None:
+    """Take away what a killed process left half written."""
+    try:
+        storage.sweep(folder)
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be used: {error}") from error
+
+
+def tidy_finished(folder: Path) -> None:
+    """Take away what a process left that was killed when a run had ended, where the folder can be written."""
+    with suppress(ConfigError, OSError), held(folder):
+        tidy(folder)
+        for name in (COINS, NOISE):
+            storage.remove(folder / name)
+
+
+@contextmanager
+def held(folder: Path) -> Generator[None]:
+    """Have the folder for oneself; the system lets it go when the process ends, however it ends."""
+    lock = storage.Lock(folder / _LOCK)
+    try:
+        lock.acquire()
+    except storage.InUse as error:
+        raise ConfigError(f"{folder} is in use by another process; wait for it, or stop it.") from error
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be locked: {error}") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# --- which run it is -------------------------------------------------------------------------------------------------
+
+
+def identity(folder: Path) -> Identity:
+    """Which run a folder holds, taken up by this process: on disk before anything is counted.
+
+    A folder that an earlier version planned has no name; its run is the only one of its ledger, or told by its plan.
+    """
+    found = read_identity(folder)
+    if found is None and (folder / "plan.toml").exists():
+        return Identity("")
+    made = (Identity(new_run()) if found is None else Identity(*found)).taken_up()
+    write(folder / IDENTITY, json.dumps({"format": "discreet-run/1", "run": made.run, "attempts": made.attempts}))
+    return made
+
+
+def begin(folder: Path) -> None:
+    """Write down that something was released."""
+    if not has_begun(folder):
+        storage.replace(folder / _BEGUN, b"")
+
+
+def has_begun(folder: Path) -> bool:
+    """Whether something was released, by what is in the folder."""
+    return any((folder / name).exists() for name in ("checkpoint", METRICS, _BEGUN))
+
+
+def check_ledger(folder: Path, ledger: Ledger) -> None:
+    """Refuse to go on with a run whose ledger has lost it: what it has spent would be counted anew."""
+    if not (folder / _BEGUN).exists() or (folder / "checkpoint").exists():  # which knows the ledger's last line
+        return
+    named = read_identity(folder)
+    sign = b"\n" if named is None else f'"run": "{named[0]}"'.encode()
+    try:
+        known = storage.is_file(ledger.path) and storage.contains(ledger.path, sign)
+    except OSError as error:
+        raise PrivacyError(f"{ledger.path} cannot be read: {error}") from error
+    if not known:
+        raise PrivacyError(
+            f"what the run has spent is gone from {ledger.path}; put the file back as it was, or begin a new run."
+        )
+
+
+# --- files -----------------------------------------------------------------------------------------------------------
+
+
+def write(path: Path, content: Any, *, private: bool = False) -> None:
+    """Write a file in one move: bytes, text, or what a function writes; `private` is for its owner alone."""
+    try:
+        storage.replace(path, content, private=private)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"{path} cannot be written: {error}") from error
+
+
+def add_record(folder: Path, values: Mapping[str, Any]) -> None:
+    """Add a line to the metrics; of two for one step, after a crash, the later holds."""
+    try:
+        storage.append(folder / METRICS, f"{json.dumps(values)}\n".encode(), durable=False)
+    except OSError as error:
+        raise ConfigError(f"{folder / METRICS} cannot be written: {error}") from error
+
+
+def mend_records(folder: Path) -> None:
+    """Take away a line of the metrics that was cut off by a crash."""
+    if (folder / METRICS).exists():
+        write(folder / METRICS, "".join(f"{line}\n" for _, line in _records(folder)))
+
+
+def complete_records(folder: Path, known: Sequence[Mapping[str, Any]]) -> None:
+    """Add those of the `known` records to the metrics that a crash took, and have all of them on disk."""
+    kept = _records(folder)
+    steps = {step for step, _ in kept}
+    kept += [(int(values["step"]), json.dumps(values)) for values in known if values["step"] not in steps]
+    write(folder / METRICS, "".join(f"{line}\n" for _, line in kept))
+
+
+def _records(folder: Path) -> list[tuple[int, str]]:
+    """The lines of the metrics with their steps, up to one that cannot be read."""
+    path, kept = folder / METRICS, []
+    try:
+        text = storage.read(path).decode(errors="replace") if storage.is_file(path) else ""
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error}") from error
+    for line in text.splitlines():
+        try:
+            kept.append((int(json.loads(line)["step"]), line))
+        except (ValueError, KeyError, TypeError):
+            break
+    return kept
+
+
+def digests(folder: Path, *names: str) -> dict[str, str]:
+    """The hashes of those files that are there."""
+    try:
+        return {name: storage.digest(folder / name) for name in names if storage.is_file(folder / name)}
+    except OSError as error:
+        raise ConfigError(f"{folder} cannot be read: {error}") from error

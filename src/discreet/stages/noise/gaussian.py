@@ -1,0 +1,91 @@
+"""Gaussian noise, the law of DP-SGD."""
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+from scipy.special import ndtr
+
+from discreet.errors import ConfigError, positive
+from discreet.stages.noise.distribution import Family, Reals
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from discreet.stages.noise.random import Source
+
+
+@dataclass(frozen=True)
+class Gaussian(Family):
+    """Independent normal noise on every coordinate of the bounded sum.
+
+    `Gaussian(multiplier)` is relative to what one unit may change: the effective multiplier of T6 of docs/theory.md,
+    whatever the blocks. `Gaussian(std=s)` is an absolute standard deviation on the sum. `Gaussian()` is
+    to be solved by `calibrate`. `Gaussian(0)` adds nothing, and proves nothing.
+    """
+
+    multiplier: float | None = None
+    std: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.multiplier is not None and self.std is not None:
+            raise ConfigError(
+                f"Gaussian(multiplier={self.multiplier!r}, std={self.std!r}) says the noise twice; give one of them."
+            )
+        if self.multiplier is not None:
+            positive("Gaussian's multiplier", self.multiplier, zero=True)
+        if self.std is not None:
+            positive("Gaussian's std", self.std, zero=True)
+
+    @property
+    def gaussian(self) -> bool:
+        return True
+
+    @property
+    def scale(self) -> float | None:
+        """The multiplier: the scale of every family is in units of the sensitivity."""
+        return self.multiplier
+
+    @property
+    def absolute(self) -> float | None:
+        return self.std
+
+    def scaled(self, scale: float) -> Self:
+        return type(self)(scale)
+
+    @property
+    def fisher(self) -> float:
+        return 1.0
+
+    @property
+    def variance(self) -> float:
+        return 1.0
+
+    @property
+    def mean_size(self) -> float:
+        return math.sqrt(2 / math.pi)
+
+    @property
+    def far(self) -> float:
+        return 38.0
+
+    def log_density(self, x: Reals) -> Reals:
+        return -0.5 * (x * x + math.log(2 * math.pi))
+
+    def upper(self, x: Reals) -> Reals:
+        return ndtr(-x)
+
+    def score(self, x: Reals) -> Reals:
+        return x
+
+    def loss(self, x: Reals, shift: float) -> Reals:
+        return shift * (x - shift / 2)
+
+    def where(self, losses: Reals, shift: float) -> Reals:
+        return losses / shift + shift / 2
+
+    def draw(self, count: int, source: "Source") -> Reals:
+        return source.normals(count).numpy()
+
+    def sample(self, out: "Tensor", scale: float, source: "Source") -> None:
+        source.fill_normal(out, scale)

@@ -1,0 +1,328 @@
+"""What will be done, declared before the data are seen: sampling, mechanism, steps and delta."""
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import InitVar, dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from discreet.accounting.events import Participation, Phase, check_units
+from discreet.accounting.guarantee import Claim, Condition, Guarantee, Status, guarantee
+from discreet.accounting.tuning import Tuning
+from discreet.errors import ConfigError, positive, whole
+from discreet.stages import bounds as _bounds
+from discreet.stages import noise as _noise
+from discreet.stages import sampling as _sampling
+from discreet.stages.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
+from discreet.stages.mechanism import Mechanism
+from discreet.stages.sensitivity import Layout
+from discreet.stages.serialization import build, describe, to_toml
+
+
+class Sampler(Protocol):
+    """What a sampler must have; see discreet.stages.sampling."""
+
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def largest_batch_size(self) -> int: ...
+    def contract(self) -> Participation: ...
+    def participations(self, steps: int) -> int: ...
+    def steps_for(self, epochs: float) -> int: ...
+    def epochs_in(self, steps: int) -> float: ...
+    def with_batch_size(self, batch_size: int) -> Self: ...
+    def check_length(self, length: int) -> None: ...
+    def draw(self, length: int, step: int, begun: int, streams: Any) -> Any: ...
+
+
+_SAMPLER_MEMBERS = (
+    "batch_size",
+    "largest_batch_size",
+    "contract",
+    "participations",
+    "steps_for",
+    "epochs_in",
+    "with_batch_size",
+    "check_length",
+    "draw",
+)
+DENOISERS = (JamesStein, Kalman, KolmogorovSmirnov, Score)
+SAMPLERS = (_sampling.Poisson, _sampling.FixedSize, _sampling.Shuffled, _sampling.FixedBatches)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """One frozen value that can be solved, saved and read aloud.
+
+    `steps` is how many releases there will be (or `epochs`, from which it is computed); `epsilon`, if given, is a
+    hard limit. `tuning` says that this run is the best of several, and its guarantee includes their cost.
+
+    `noise_schedule` changes the noise on the way: the steps are split into as many equal stretches as it has factors,
+    and in each the mechanism's noise is multiplied by its factor. It is for Gaussian noise.
+    """
+
+    sampling: Sampler
+    mechanism: Mechanism
+    steps: int = -1
+    delta: float
+    epsilon: float | None = None
+    tuning: Tuning | None = None
+    noise_schedule: tuple[float, ...] = ()
+    epochs: InitVar[float | None] = None
+
+    def __post_init__(self, epochs: float | None) -> None:
+        if isinstance(self.sampling, type) or any(not hasattr(self.sampling, m) for m in _SAMPLER_MEMBERS):
+            raise ConfigError(f"{self.sampling!r} is not a sampler; use Poisson(examples=..., batch_size=...).")
+        if not isinstance(self.mechanism, Mechanism):
+            raise ConfigError(f"{self.mechanism!r} is not a mechanism; use Mechanism(bound=..., noise=...).")
+        if epochs is not None:
+            if self.steps != -1:
+                raise ConfigError(f"steps={self.steps} and epochs={epochs} say the length twice; give one of them.")
+            object.__setattr__(self, "steps", self.sampling.steps_for(positive("epochs", epochs)))
+        if self.steps == -1:
+            raise ConfigError("a plan needs its length, declared in advance; give steps= or epochs=.")
+        whole("steps", self.steps, least=0)
+        if self.mechanism.microbatch > self.sampling.batch_size:
+            raise ConfigError(
+                f"microbatches of {self.mechanism.microbatch} are larger than a batch of {self.sampling.batch_size}."
+            )
+        positive("delta", self.delta)
+        if not 1e-100 <= self.delta < 1:
+            raise ConfigError(
+                f"delta is {self.delta!r}; it must be from 1e-100 to below 1, usually below 1 / examples."
+            )
+        if self.epsilon is not None:
+            positive("epsilon", self.epsilon)
+        if self.tuning is not None and not isinstance(self.tuning, Tuning):
+            raise ConfigError(f"{self.tuning!r} is no tuning; use Tuning(runs, distribution).")
+        self._check_schedule()
+
+    def _check_schedule(self) -> None:
+        factors = self.noise_schedule
+        if isinstance(factors, str) or not isinstance(factors, Sequence):
+            raise ConfigError(f"noise_schedule is {factors!r}; give a few factors, as (1.2, 1.0, 0.8).")
+        object.__setattr__(self, "noise_schedule", tuple(factors))
+        if not factors:
+            return
+        for factor in factors:
+            positive("a factor of noise_schedule", factor)
+        if len(factors) > 64:
+            raise ConfigError(f"noise_schedule has {len(factors)} factors; at most 64 stretches are accounted.")
+        if not self.mechanism.noise.law.gaussian:
+            raise ConfigError(f"noise_schedule is for Gaussian noise, not for {self.mechanism.noise!r}.")
+        if self.sampling.participations(self.steps) != self.steps:
+            raise ConfigError(
+                f"noise_schedule is for samplers that draw each step on its own, not for {self.sampling!r}, with which "
+                "it is not public at which noise a unit takes part."
+            )
+
+    def guarantee(self, *, group: int = 1, beside: Sequence[Phase] = ()) -> Guarantee:
+        """What this plan proves if it is carried out to its end, for each unit or for each `group` of so many.
+
+        `beside` are other releases on the same data, a private covariance say, that protect the same unit. Needs
+        neither data nor a model.
+        """
+        whole("group", group, least=1, most=10**6)
+        check_units(self.sampling.contract().unit, beside)
+        return guarantee_of(self, None, [*self.phases(group=group), *(replace(p, group=group) for p in beside)])
+
+    def phase(self, layout: Layout | None = None, steps: int | None = None, group: int = 1) -> Phase:
+        """What accounting sees of `steps` steps (all of them) at the mechanism's noise: the releases one unit can
+        take part in."""
+        count = self.sampling.participations(self.steps if steps is None else steps)
+        return Phase.of(self.sampling.contract(), self.mechanism.query(layout), count, group)
+
+    def phases(self, layout: Layout | None = None, *, group: int = 1, after: int = 0) -> list[Phase]:
+        """What accounting sees of the whole plan, or of what is left `after` so many steps of a schedule."""
+        one = self.phase(layout, group=group)
+        if not self.noise_schedule:
+            return [one]
+        left = []
+        for steps, factor in self.stretches:
+            count = max(0, steps - after)
+            after = max(0, after - steps)
+            left.append(replace(one, multiplier=one.multiplier * factor, steps=count))
+        return left
+
+    @cached_property
+    def stretches(self) -> tuple[tuple[int, float], ...]:
+        """How many steps have which factor on the noise, in order."""
+        factors = self.noise_schedule or (1.0,)
+        edges = [round(self.steps * i / len(factors)) for i in range(len(factors) + 1)]
+        return tuple((b - a, f) for a, b, f in zip(edges, edges[1:], factors, strict=False))
+
+    def noise_factor(self, step: int) -> float:
+        """The factor on the noise at a step."""
+        for steps, factor in self.stretches:
+            if step < steps:
+                return factor
+            step -= steps
+        return (self.noise_schedule or (1.0,))[-1]
+
+    def learning_rate(self, base: float, batch_size: int) -> float:
+        """A learning rate that is good at another batch size, scaled to this plan's: in proportion, as large batches
+        need (Goyal et al. 2017; the third of the three tools)."""
+        return positive("the learning rate", base) * self.sampling.batch_size / whole("batch_size", batch_size, least=1)
+
+    def fit_to(self, model: Any) -> "Plan":
+        """The same plan with a bound that knows this model; what is proven may depend on it."""
+        return replace(self, mechanism=self.mechanism.fit_to(model))
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as TOML."""
+        try:
+            Path(path).write_text(to_toml(self.to_dict()), encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(f"the plan cannot be written to {path}: {error}") from error
+
+    @classmethod
+    def load(cls, path: str | Path, stages: Sequence[type[Any]] = ()) -> "Plan":
+        """Read a plan from TOML, strictly; `stages` are your own bounds, noises and samplers, by class."""
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+            return cls.from_dict(tomllib.loads(text), stages)
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(f"{path} cannot be read as a plan: {error}") from error
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as plain values."""
+        mechanism = {"allocation": self.mechanism.allocation}
+        if self.mechanism.microbatch != 1:
+            mechanism["microbatch"] = self.mechanism.microbatch
+        if self.mechanism.hardening != "idealised":
+            mechanism["hardening"] = self.mechanism.hardening
+        return {
+            "format": "discreet-plan/1",
+            "steps": self.steps,
+            "delta": self.delta,
+            **({} if self.epsilon is None else {"epsilon": self.epsilon}),
+            **({"noise_schedule": list(self.noise_schedule)} if self.noise_schedule else {}),
+            **mechanism,
+            "sampling": describe(self.sampling),
+            "bound": describe(self.mechanism.bound),
+            "noise": describe(self.mechanism.noise),
+            **({} if self.mechanism.denoise is None else {"denoise": describe(self.mechanism.denoise)}),
+            **({} if self.tuning is None else {"tuning": describe(self.tuning)}),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], stages: Sequence[type] = ()) -> "Plan":
+        """The plan that `to_dict` described; anything unknown or missing is a ConfigError."""
+        if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
+            raise ConfigError(f"a plan is a table of named fields, not {type(values).__name__}.")
+        needed = {"format", "steps", "delta", "allocation", "sampling", "bound", "noise"}
+        missing, unknown = needed - set(values), set(values) - needed - _OPTIONAL
+        if missing or unknown:
+            raise ConfigError(f"a plan with {_listed(missing, 'missing')}{_listed(unknown, 'unknown')}fields.")
+        if values["format"] != "discreet-plan/1":
+            raise ConfigError(f"the plan's format is {values['format']!r}; this version reads 'discreet-plan/1'.")
+        bounds = [getattr(_bounds, name) for name in _bounds.__all__]
+        noises = [getattr(_noise, name) for name in _noise.__all__]
+        return cls(
+            sampling=build(values["sampling"], [*SAMPLERS, *stages]),
+            mechanism=Mechanism(
+                build(values["bound"], [*bounds, *stages]),
+                build(values["noise"], [*noises, *stages]),
+                values["allocation"],
+                values.get("microbatch", 1),
+                values.get("hardening", "idealised"),
+                build(values["denoise"], [*DENOISERS, *stages]) if "denoise" in values else None,
+            ),
+            steps=values["steps"],
+            delta=values["delta"],
+            epsilon=values.get("epsilon"),
+            tuning=build(values["tuning"], [Tuning]) if "tuning" in values else None,
+            noise_schedule=values.get("noise_schedule", ()),
+        )
+
+
+_OPTIONAL = {"epsilon", "microbatch", "hardening", "denoise", "tuning", "noise_schedule"}
+
+
+def known_stages() -> set[str]:
+    """The names of the library's own samplers, bounds and noises."""
+    return {c.__name__ for c in (*SAMPLERS, *DENOISERS)} | set(_bounds.__all__) | set(_noise.__all__)
+
+
+def guarantee_of(
+    plan: Plan, layout: Layout | None, phases: Sequence[Phase], *, taking_part: Status = "proven"
+) -> Guarantee:
+    """The guarantee of these releases of a plan, for a model of this layout (None: not known yet).
+
+    `taking_part` is how far it is known who took part: by construction, but where ranks must have had the same rows.
+    """
+    who = plan.sampling.contract()
+    contract = plan.mechanism.contract_for(layout)
+    premises = () if contract is None else contract.premises
+    conditions = (
+        Condition(_TAKING_PART[who.scheme, who.rate == 1].format(unit=who.unit), taking_part),
+        Condition(f"each {who.unit}'s share of each sum was bounded before the noise was added", "proven"),
+        *(Condition(text, "proven") for text in premises),
+        *_ARITHMETIC[plan.mechanism.hardening],
+        Condition(f"random numbers that are drawn for each {who.unit} (dropout, changed copies) are secret", "assumed"),
+        Condition("nothing but the released gradients, and what is computed from them, leaves the run", "assumed"),
+        Condition(
+            "figures of merit were computed on other data than the training examples, whom this does not protect",
+            "assumed",
+        ),
+        Condition(
+            "what prepares the data (ranges, categories, sizes, words) was stated without looking at it, or is counted",
+            "assumed",
+        ),
+        Condition("settings were chosen without these rows, or by noisy scores that a ledger counts", "assumed"),
+    )
+    if plan.tuning is not None:
+        best = "the best run was chosen by a score that is itself private or of public data, and only it was released"
+        conditions = (*conditions, Condition(best, "assumed"))
+    proven = guarantee(
+        phases,
+        plan.delta,
+        unit=who.unit,
+        adjacency=who.adjacency,
+        conditions=conditions,
+        tuning=plan.tuning,
+        steps=plan.steps,
+    )
+    return replace(proven, claims=_claims(plan, layout) if proven.group == 1 else ())
+
+
+def _claims(plan: Plan, layout: Layout | None) -> tuple[Claim, ...]:
+    """What others say of the plan's bound, by Rényi divergences and the conversion that they use."""
+    contract, said = plan.mechanism.contract_for(layout), getattr(plan.mechanism.bound, "claims", None)
+    if contract is None or said is None or plan.steps == 0 or not plan.mechanism.noise.solved:
+        return ()
+    scales, claims = plan.mechanism.scales(contract), []
+    stretches = [(phase, factor) for phase, (_, factor) in zip(plan.phases(layout), plan.stretches, strict=True)]
+    for several in zip(*(said(p, contract, tuple(f * s for s in scales)) for p, f in stretches), strict=True):
+        epsilon = _as_claimed([phase for claimed in several for phase in claimed.phases], plan.delta)
+        claims.append(Claim(several[0].source, epsilon, several[0].verdict, several[0].reason))
+    return tuple(claims)
+
+
+def _as_claimed(phases: Sequence[Phase], delta: float) -> float:
+    from discreet.accounting import rdp
+
+    return rdp.classic(rdp.divergences(phases), rdp.ORDERS, delta)
+
+
+_ARITHMETIC = {
+    "idealised": (Condition("noise and coins are secret and are those of exact real arithmetic", "assumed"),),
+    "exact": (
+        Condition("contributions were summed as whole numbers, and their noise was drawn exactly", "proven"),
+        Condition("no example's gradient depends, in its last bits, on the others of its batch", "assumed"),
+        Condition("noise and coins are secret", "assumed"),
+    ),
+}
+_TAKING_PART = {
+    ("poisson", False): "each {unit} took part in each step by its own secret coin",
+    ("poisson", True): "each {unit} took part as often as was counted, whoever it was",
+    ("fixed-size", False): "each step's {unit}s were a secret, uniformly random set of fixed size",
+    ("fixed-size", True): "each {unit} took part in each step",
+    ("fixed-batches", False): "each step's {unit}s were one of several fixed batches, chosen at random",
+    ("fixed-batches", True): "each {unit} took part in each step",
+}
+
+
+def _listed(names: set[str], word: str) -> str:
+    return f"{word} {', '.join(sorted(names))} " if names else ""

@@ -1,0 +1,286 @@
+"""Who takes part in a step.
+
+A sampler is a frozen value with these members (nothing registers it): `contract()` says who takes part in a release and
+under which relation it is analysed; `participations(steps)` how many releases of `steps` in a row one unit can
+take part in; `draw` draws one step; `batch_size` is the public constant the sum is divided by. `steps_for`,
+`epochs_in`, `with_batch_size`, `largest_batch_size` and `check_length` serve plans and calibration.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from typing import TYPE_CHECKING, Self, get_args
+
+from discreet.accounting.events import Adjacency, Participation, check_unit
+from discreet.errors import ConfigError, whole
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from discreet.stages.noise.random import Source
+
+    Indices = npt.NDArray[np.intp]
+    Streams = Callable[[int], Source]
+
+
+@dataclass(frozen=True)
+class Poisson:
+    """Each example takes part in each step by its own secret coin.
+
+    `Poisson(examples=N, batch_size=B)`: the rate is exactly B / N and N is public (zero-out adjacency).
+    `Poisson(rate=q, batch_size=B)`: N is secret (add-remove adjacency), B a constant declared without the data.
+    The sum is divided by `batch_size`, never by the number that took part, which is private.
+
+    `adjacency="replace"` has the same run analysed for one example replaced by another. `cap` is the largest batch the
+    machine can hold: a larger draw is cut down at random, and the chance of that is taken from delta. `unit` is what
+    the data holds one of for each index ("example", "user").
+    """
+
+    examples: int | None = None
+    batch_size: int = 0
+    rate: float | None = None
+    adjacency: Adjacency | None = None
+    cap: int | None = None
+    unit: str = "example"
+
+    def __post_init__(self) -> None:
+        if (self.examples is None) == (self.rate is None):
+            raise ConfigError(
+                f"Poisson(examples={self.examples!r}, rate={self.rate!r}): give examples= where their number is "
+                "public, or rate= where it is secret, not both."
+            )
+        whole("Poisson's batch_size", self.batch_size, least=1)
+        if self.examples is not None:
+            _check_sizes(self)
+        elif isinstance(self.rate, bool) or not (isinstance(self.rate, (int, float)) and 1e-100 <= self.rate <= 1):
+            raise ConfigError(f"Poisson's rate is {self.rate!r}; it must be a number in (0, 1].")
+        if self.adjacency == "zero-out" and self.examples is None:
+            raise ConfigError("Poisson's adjacency 'zero-out' needs a public number of examples; give examples=.")
+        if self.cap is not None:
+            whole("Poisson's cap", self.cap, least=self.batch_size)
+            if self.examples is None:
+                raise ConfigError("Poisson's cap needs a public number of examples; give examples= instead of rate=.")
+        _check_words(self, *get_args(Adjacency))
+
+    @cached_property
+    def exact_rate(self) -> Fraction:
+        if self.examples is not None:
+            return Fraction(self.batch_size, self.examples)
+        assert self.rate is not None
+        return Fraction(self.rate)
+
+    def contract(self) -> Participation:
+        adjacency = self.adjacency or ("add-remove" if self.examples is None else "zero-out")
+        return Participation(float(self.exact_rate), adjacency, self.unit, overflow=self._overflow())
+
+    def _overflow(self) -> float:
+        """The chance that a draw is larger than the cap."""
+        if self.cap is None or self.examples is None or self.cap >= self.examples:
+            return 0.0
+        from scipy.stats import binom
+
+        return float(binom.sf(self.cap, self.examples, float(self.exact_rate))) * (1 + 1e-9) + 1e-300
+
+    def participations(self, steps: int) -> int:
+        return steps
+
+    def steps_for(self, epochs: float) -> int:
+        """The number of steps in which an example takes part `epochs` times on average."""
+        return round(epochs / self.exact_rate)
+
+    def epochs_in(self, steps: int) -> float:
+        """How often an example takes part in so many steps, on average."""
+        return float(steps * self.exact_rate)
+
+    def with_batch_size(self, batch_size: int) -> Self:
+        """The same data with another batch size, the rate in proportion."""
+        rate = None if self.rate is None else min(1.0, self.rate * batch_size / self.batch_size)
+        return replace(self, batch_size=batch_size, rate=rate)
+
+    @property
+    def largest_batch_size(self) -> int:
+        """The batch size at which every example takes part in every step."""
+        return (
+            self.examples if self.examples is not None else int(self.batch_size / self.exact_rate + Fraction(1, 10**9))
+        )
+
+    def check_length(self, length: int) -> None:
+        """Raise unless data of this length may be drawn from."""
+        if self.examples is not None:
+            _check_length(self.examples, length, "or use Poisson(rate=..., batch_size=...) if it is secret")
+
+    def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
+        """The indices that take part in one step: each of `length` independently, with exactly the rate."""
+        stream = streams(step)
+        chosen = stream.chosen(length, self.exact_rate)
+        if self.cap is not None and len(chosen) > self.cap:
+            chosen = chosen[stream.subset(len(chosen), self.cap)]
+            chosen.sort()
+        return chosen
+
+
+@dataclass(frozen=True)
+class _OfPublicSize:
+    """What samplers from a public number of examples share."""
+
+    examples: int
+    batch_size: int
+
+    def with_batch_size(self, batch_size: int) -> Self:
+        """The same data with another batch size."""
+        return replace(self, batch_size=batch_size)
+
+    @property
+    def largest_batch_size(self) -> int:
+        """The batch size at which every example takes part in every step."""
+        return self.examples
+
+    def check_length(self, length: int) -> None:
+        """Raise unless data of this length may be drawn from."""
+        _check_length(self.examples, length)
+
+
+@dataclass(frozen=True)
+class FixedSize(_OfPublicSize):
+    """Each step takes a fresh set of exactly `batch_size` of the `examples`, without replacement.
+
+    The set's size hides nobody who is added or removed, so it is analysed for one example replaced by another. That is
+    another relation than Poisson's, and a stronger demand: the two epsilons cannot be compared.
+    """
+
+    replacement: bool = False
+    unit: str = "example"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        if self.replacement is not False:
+            raise ConfigError(
+                "FixedSize with replacement is refused: an example can be drawn several times into one batch and then "
+                "counts several times in the sum, which no proof here covers. Use FixedSize without it, or Poisson."
+            )
+        _check_words(self)
+
+    def contract(self) -> Participation:
+        return Participation(self.batch_size / self.examples, "replace", self.unit, "fixed-size")
+
+    def participations(self, steps: int) -> int:
+        return steps
+
+    def steps_for(self, epochs: float) -> int:
+        return round(epochs * self.examples / self.batch_size)
+
+    def epochs_in(self, steps: int) -> float:
+        return steps * self.batch_size / self.examples
+
+    def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
+        """A uniformly random set of the batch size."""
+        import numpy as np
+
+        return np.sort(streams(step).subset(length, self.batch_size))
+
+
+@dataclass(frozen=True)
+class Shuffled(_OfPublicSize):
+    """Passes over the data in a random order, `batch_size` examples at a time: what ordinary loaders do.
+
+    Nothing is proven to be gained by the order (T7 of docs/theory.md): an example takes part once in each pass, and
+    that is what is counted. Expect a far larger epsilon than with Poisson.
+    """
+
+    adjacency: Adjacency = "zero-out"
+    unit: str = "example"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check_words(self, "zero-out", "replace")
+
+    @property
+    def steps_in_a_pass(self) -> int:
+        return -(-self.examples // self.batch_size)
+
+    def contract(self) -> Participation:
+        return Participation(1.0, self.adjacency, self.unit)
+
+    def participations(self, steps: int) -> int:
+        """Passes that were begun."""
+        return -(-steps // self.steps_in_a_pass)
+
+    def steps_for(self, epochs: float) -> int:
+        return round(epochs * self.steps_in_a_pass)
+
+    def epochs_in(self, steps: int) -> float:
+        return steps / self.steps_in_a_pass
+
+    def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
+        """The next examples of this pass's order; passes are counted from the step at which this process `begun`."""
+        import numpy as np
+
+        passes, place = divmod(step - begun, self.steps_in_a_pass)
+        order = streams(begun + passes * self.steps_in_a_pass).permutation(length)
+        return np.sort(order[place * self.batch_size : (place + 1) * self.batch_size])
+
+
+@dataclass(frozen=True)
+class FixedBatches(_OfPublicSize):
+    """The data is cut once into batches, by position; each step takes one of them at random (paper 000's sampling).
+
+    Which batch ran can be seen from its sum, so epsilon gains nothing from the choice (T7 of docs/theory.md); only the
+    number of times an example takes part is random.
+    """
+
+    adjacency: Adjacency = "zero-out"
+    unit: str = "example"
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check_words(self, "zero-out", "replace")
+
+    @property
+    def number(self) -> int:
+        return -(-self.examples // self.batch_size)
+
+    def contract(self) -> Participation:
+        return Participation(1 / self.number, self.adjacency, self.unit, "fixed-batches")
+
+    def participations(self, steps: int) -> int:
+        return steps
+
+    def steps_for(self, epochs: float) -> int:
+        return round(epochs * self.number)
+
+    def epochs_in(self, steps: int) -> float:
+        return steps / self.number
+
+    def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
+        """Every `number`-th example, from a random start."""
+        import numpy as np
+
+        return np.arange(int(streams(step).below(self.number, 1)[0]), length, self.number)
+
+
+def _check_sizes(sampler: Poisson | FixedSize | Shuffled | FixedBatches) -> None:
+    name, examples = type(sampler).__name__, sampler.examples or 0
+    whole(f"{name}'s batch_size", sampler.batch_size, least=1)
+    whole(f"{name}'s examples", examples, least=1)
+    if sampler.batch_size > examples:
+        raise ConfigError(
+            f"{name}'s batch_size is {sampler.batch_size}, larger than the {examples} {sampler.unit}s; "
+            f"the largest is {examples} (every {sampler.unit} in every step)."
+        )
+
+
+def _check_words(sampler: Poisson | FixedSize | Shuffled | FixedBatches, *relations: str) -> None:
+    name, adjacency = type(sampler).__name__, getattr(sampler, "adjacency", None)
+    if adjacency is not None and adjacency not in relations:
+        raise ConfigError(f"{name}'s adjacency is {adjacency!r}; it must be one of {', '.join(relations)}.")
+    check_unit(f"{name}'s unit", sampler.unit)
+
+
+def _check_length(expected: int, length: int, remedy: str = "") -> None:
+    if length != expected:
+        raise ConfigError(
+            f"the data has {length} examples, the plan says {expected}; the rate would be wrong. Make the "
+            f"plan with the data's length{', ' + remedy if remedy else ''}."
+        )

@@ -1,0 +1,11 @@
+"""A training loop, and what surrounds it.
+
+loop.py           the loop, for those who do not want to write one; evaluation, averaged weights
+checkpoint.py     a run's state in one file
+losses.py         one loss for each sequence, row or unit (public as discreet.losses)
+augmentation.py   changed copies of images
+"""
+
+from discreet.training.loop import Fitted, evaluate, fit
+
+__all__ = ["Fitted", "evaluate", "fit"]

@@ -1,0 +1,62 @@
+"""The records' benchmark: what it makes of runs; none is run here."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def records(monkeypatch, tmp_path):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    import records
+
+    monkeypatch.setattr(records, "PAGES", tmp_path)
+    monkeypatch.setattr(records, "FIGURES", tmp_path)
+    return records
+
+
+def row(seed, accuracy, epsilon=3.0, recipe="mnist.toml", **more):
+    content = hashlib.sha256((ROOT / "recipes" / recipe).read_bytes()).hexdigest()[:12]
+    told = {"data": "mnist", "recipe": recipe, "content": content, "epsilon": epsilon, "seed": seed, "validation": 0.0}
+    measured = {"accuracy": accuracy, "proven": epsilon - 0.001, "seconds": 100.0, "training": 60.0, "cpu": 150.0}
+    return told | {"set": []} | measured | {"peak": 4.0, "load": 0.1, "cold": False, "at": "2026-11-16"} | more
+
+
+def test_tables_and_figures_are_of_runs_on_the_test_part_of_recipes_as_they_are(records, tmp_path, capsys):
+    runs = [
+        row(0, 98.0),
+        row(1, 99.0),
+        row(2, 10.0, validation=0.1),
+        row(2, 20.0, set=["optimizer.learning_rate=1"]),
+        row(2, 30.0, content="another"),
+        row(0, 90.0, epsilon=1.0, cold=True, seconds=400.0),
+    ]
+    file, page, readme = tmp_path / "records.json", tmp_path / "docs" / "records.md", tmp_path / "README.md"
+    file.write_text(json.dumps({"about": {"machine": "two cores"}, "runs": runs}))
+    readme.write_text("<!-- records: overview -->\n<!-- /records -->\n")
+    page.parent.mkdir()
+    page.write_text(
+        "a\n<!-- records: accuracy -->\n<!-- /records -->\nb\n<!-- records: cost -->\nold\n<!-- /records -->\nc\n"
+    )
+    records.main(["--from", str(file), "--update"])
+    assert "| MNIST | 3 | 2.9990 | 98.50 | 2 | 98.00, 99.00 | 98.9: missed |" in capsys.readouterr().out
+    once = page.read_text()
+    assert "| MNIST | 1 | 400 s, 150 s |  | 4.0 GiB |" in once
+    assert "| MNIST | 3 |  | 100 s, 150 s, 60 s | 4.0 GiB |" in once
+    assert "old" not in once
+    assert "| MNIST | 2.9990 | 98.50 % |  |\n\n2026-11-16, two cores" in readme.read_text()
+    drawn = (tmp_path / "records-mnist.svg").read_text()
+    assert "Abadi 2016" in drawn
+    assert "98.5%" in drawn
+    records.main(["--from", str(file), "--update"])
+    assert page.read_text() == once
+
+
+def test_small_epsilons_have_a_recipe_of_their_own_where_there_is_one(records):
+    assert records.recipe_for("cifar10", 0.5).name == "cifar10-epsilon-1.toml"
+    assert records.recipe_for("cifar10", 2.0).name == "cifar10.toml"
+    assert records.recipe_for("mnist", 0.5).name == "mnist.toml"

@@ -1,0 +1,638 @@
+import json
+import math
+import tomllib
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from discreet import BudgetExhausted, ConfigError, Plan, PrivacyError, verify
+from discreet.runs import run as runs
+from discreet.accounting.guarantee import Guarantee
+from discreet.runs.config import from_dict, load, merged
+from discreet.report import read
+from discreet.runs.run import Watch, make_optimizer, make_schedule, read_end, resume, train
+
+ROWS, SIZE, CLASSES = 80, 5, 3  # 64 to train on
+
+
+@pytest.fixture
+def table(tmp_path):
+    return table_at(tmp_path)
+
+
+def table_at(folder):
+    draw = np.random.default_rng(0)
+    y = draw.integers(CLASSES, size=ROWS)
+    x = draw.normal(size=(ROWS, SIZE)).astype("f4") + 3 * np.eye(SIZE, dtype="f4")[y]
+    path = folder / "clouds.npz"
+    np.savez(path, x=x, y=y)
+    return path
+
+
+def config(table, **sections):
+    values = {
+        "data": {"name": str(table)},
+        "model": {"name": "linear"},
+        "budget": {"noise": 2.0, "steps": 8, "batch_size": 16},
+        "run": {"checkpoint_every": 0.0},
+    }
+    for name, section in sections.items():
+        values[name] = values.get(name, {}) | section
+    return from_dict(values)
+
+
+def contents(folder):
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+
+
+def lines(folder):
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+def stopping(after):
+    """A watch that stops a run after so many steps."""
+    steps = []
+    return Watch(step=steps.append, stop=lambda: len(steps) >= after)
+
+
+# --- a run from its beginning to its end -----------------------------------------------------------------------------
+
+
+def test_a_run_leaves_everything_in_its_folder(table, tmp_path):
+    folder, heard = tmp_path / "runs" / "a", []
+    watch = Watch(stage=heard.append, begin=lambda done, steps: heard.append((done, steps)))
+    made = config(table, budget={"noise": None, "epsilon": 3.0}, optimizer={"learning_rate": 0.5})
+    outcome = train(made, folder, watch)
+    assert heard == ["reading the data", "solving for the noise", "training", (0, 8)]
+    assert {p.name for p in folder.iterdir()} >= {
+        "config.toml", "plan.toml", "ledger.jsonl", "metrics.jsonl", "checkpoint", "model.safetensors",
+        "guarantee.json", "guarantee.txt", "end.json",
+    }  # fmt: skip
+    assert outcome.finished
+    assert not outcome.already
+    assert outcome.lost == 0
+    assert load(folder / "config.toml") == made
+    plan = Plan.load(folder / "plan.toml")
+    assert (plan.steps, plan.epsilon) == (8, 3.0)
+    found = verify(folder, anchor=outcome.anchor)
+    assert found.runs[0].released == 8
+    assert found.runs[0].guarantee.epsilon <= 3.0
+    stated = Guarantee.from_json((folder / "guarantee.json").read_text())
+    assert stated == outcome.guarantee
+    assert str(stated) in (folder / "guarantee.txt").read_text()
+    weights = load_file(folder / "model.safetensors")
+    assert {n: tuple(t.shape) for n, t in weights.items()} == {"1.weight": (3, 5), "1.bias": (3,)}
+    assert lines(folder)[-1]["accuracy"] == outcome.accuracy
+    assert read(folder).holds
+    assert not [p for p in folder.iterdir() if p.suffix and len(p.suffix) == 9]  # nothing half written
+
+
+def test_a_line_of_the_ledger_may_count_several_steps_ahead(table, tmp_path):
+    train(config(table, run={"reserve": 4}), tmp_path / "a")
+    written = [json.loads(line) for line in (tmp_path / "a" / "ledger.jsonl").read_text().splitlines()]
+    assert [line.get("count") for line in written if line["kind"] == "release"] == [4, 4]
+    assert verify(tmp_path / "a").runs[0].released == 8
+    with pytest.raises(ConfigError, match="reserve"):
+        train(config(table, run={"reserve": 0}), tmp_path / "b")
+
+
+def test_metrics_have_a_line_an_evaluation(table, tmp_path):
+    train(config(table, evaluation={"every": 0.5, "batch_size": 3}), tmp_path / "a")
+    found = lines(tmp_path / "a")
+    assert [line["step"] for line in found] == [2, 4, 6, 8]
+    assert set(found[0]) == {"step", "epoch", "epsilon", "seconds", "examples_per_second", "loss", "accuracy"}
+    assert found[1]["epoch"] == 1.0
+
+
+def test_a_finished_run_says_so_and_is_left_alone(table, tmp_path):
+    first = train(config(table), tmp_path / "a")
+    before = contents(tmp_path / "a")
+    again = resume(tmp_path / "a")
+    assert again.already
+    assert again.finished
+    assert (again.accuracy, again.anchor, again.guarantee) == (first.accuracy, first.anchor, first.guarantee)
+    with pytest.raises(ConfigError, match=r"is there already and is left alone; .* discreet resume"):
+        train(config(table), tmp_path / "a")
+    assert contents(tmp_path / "a") == before
+
+
+def test_a_stopped_run_is_continued_to_its_end(table, tmp_path):
+    made = config(table, schedule={"name": "cosine", "warmup": 0.2}, averaging={"decay": 0.9})
+    first = train(made, tmp_path / "a", stopping(3))
+    assert not first.finished
+    assert read_end(tmp_path / "a") is None
+    assert not (tmp_path / "a" / "model.safetensors").exists()
+    assert verify(tmp_path / "a").runs[0].released == 3
+    steps = []
+    second = resume(tmp_path / "a", Watch(step=steps.append))
+    assert steps == [4, 5, 6, 7, 8]
+    assert second.finished
+    assert second.lost == 0
+    assert second.guarantee.epsilon == first.guarantee.epsilon  # the plan was declared whole
+    assert [line["step"] for line in lines(tmp_path / "a")] == [3, 4, 8]
+    assert read(tmp_path / "a").holds
+
+
+class Killed(BaseException):
+    """Stands for the end of a process: nothing may catch it."""
+
+
+def killed(at):
+    def die(step):
+        if step == at:
+            raise Killed
+
+    return Watch(step=die)
+
+
+@pytest.mark.parametrize("at", [1, 5, 8])
+def test_a_killed_run_is_continued_within_its_budget(table, tmp_path, at):
+    with pytest.raises(Killed):
+        train(config(table), tmp_path / "a", killed(at))
+    (tmp_path / "a" / ".checkpoint.0123abcd").write_bytes(b"half")
+    with (tmp_path / "a" / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"step": 7, "epo')
+    outcome = resume(tmp_path / "a")
+    assert outcome.finished
+    assert outcome.lost == 1  # the step itself: its checkpoint was not written
+    assert verify(tmp_path / "a", anchor=outcome.anchor).runs[0].released == 8
+    assert lines(tmp_path / "a")[-1]["step"] == 8
+    assert not (tmp_path / "a" / ".checkpoint.0123abcd").exists()
+
+
+@pytest.mark.parametrize("stage", ["reading the data", "solving for the noise", "training"])
+def test_a_run_killed_before_it_began_is_continued(table, tmp_path, stage):
+    def die(words):
+        if words == stage:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(config(table), tmp_path / "a", Watch(stage=die))
+    outcome = resume(tmp_path / "a")
+    assert outcome.finished
+    assert outcome.lost == 0
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"at": "2026-11-', b'{"format": "discreet-le'])
+def test_a_ledger_whose_first_line_was_cut_off_has_counted_nothing_and_is_begun_anew(table, tmp_path, torn):
+    with pytest.raises(Killed):
+        train(config(table), tmp_path / "a", Watch(begin=lambda done, steps: (_ for _ in ()).throw(Killed())))
+    (tmp_path / "a" / "ledger.jsonl").write_bytes(torn)
+    assert resume(tmp_path / "a").finished
+    assert verify(tmp_path / "a").runs[0].released == 8
+
+
+def test_a_ledger_that_lost_what_a_checkpoint_knows_is_not_begun_anew(table, tmp_path):
+    train(config(table), tmp_path / "a", stopping(3))
+    (tmp_path / "a" / "ledger.jsonl").write_bytes(b"")
+    with pytest.raises(PrivacyError, match="lacks a line that the checkpoint knows of"):
+        resume(tmp_path / "a")
+
+
+@pytest.mark.parametrize("torn", [None, b"", b'{"at": "20'])
+def test_a_run_whose_ledger_is_gone_is_not_begun_anew(table, tmp_path, torn):
+    with pytest.raises(Killed):
+        train(config(table), tmp_path / "a", killed(2))
+    (tmp_path / "a" / "checkpoint").unlink()
+    (tmp_path / "a" / "ledger.jsonl").unlink()
+    if torn is not None:
+        (tmp_path / "a" / "ledger.jsonl").write_bytes(torn)
+    with pytest.raises(PrivacyError, match="what the run has spent is gone from"):
+        resume(tmp_path / "a")
+
+
+def test_a_run_that_ended_and_was_killed_before_it_said_so_is_concluded(table, tmp_path):
+    made = config(table, averaging={"decay": 0.5})
+    first = train(made, tmp_path / "a")
+    model = load_file(tmp_path / "a" / "model.safetensors")
+    for name in ("end.json", "model.safetensors", "guarantee.json"):
+        (tmp_path / "a" / name).unlink()
+    second = resume(tmp_path / "a")
+    assert (second.anchor, second.accuracy, second.lost) == (first.anchor, first.accuracy, 0)
+    for name, tensor in load_file(tmp_path / "a" / "model.safetensors").items():
+        assert torch.equal(tensor, model[name])
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_that_holds_anything_is_not_taken(table, tmp_path):
+    folder = tmp_path / "full"
+    folder.mkdir()
+    (folder / "notes.txt").write_text("mine")
+    with pytest.raises(ConfigError, match="is there already"):
+        train(config(table), folder)
+    with pytest.raises(ConfigError, match="is there already"):
+        train(config(table), folder / "notes.txt")
+    with pytest.raises(ConfigError, match="cannot be made"):
+        train(config(table), folder / "notes.txt" / "below")
+    with pytest.raises(ConfigError, match="cannot be made"):
+        train(config(table), tmp_path / ("long" * 100))
+    assert {p.name for p in folder.iterdir()} == {"notes.txt"}
+
+
+def test_an_empty_folder_is_taken_also_if_a_run_was_killed_there_before_its_config_was_written(table, tmp_path):
+    folder = tmp_path / "a"
+    folder.mkdir()
+    (folder / ".lock").touch()
+    (folder / ".config.toml.0123abcd").write_text("[da")
+    with pytest.raises(ConfigError, match="no config"):
+        resume(folder)
+    assert train(config(table), folder).finished
+    assert not (folder / ".config.toml.0123abcd").exists()
+
+
+def test_one_process_at_a_time_has_a_folder(table, tmp_path):
+    folder, seen = tmp_path / "a", []
+
+    def meanwhile(done, steps):
+        with pytest.raises(ConfigError, match="in use by another process"):
+            resume(folder)
+        seen.append(True)
+
+    assert train(config(table), folder, Watch(begin=meanwhile)).finished
+    assert seen == [True]
+
+
+@pytest.mark.parametrize(
+    "sections",
+    [
+        {"data": {"name": "nowhere.npz"}},
+        {"data": {"examples": 63}},
+        {"model": {"name": "cnn"}},
+        {"budget": {"batch_size": 1000}},
+        {"augmentation": {"flip": True}},
+        {"method": {"settings": {"norm": -1.0}}},
+        {"model": {"name": "test_runs:mixing"}},
+    ],
+)
+def test_what_is_refused_before_the_first_release_leaves_nothing(table, tmp_path, sections):
+    with pytest.raises((ConfigError, PrivacyError)):
+        train(config(table, **sections), tmp_path / "new" / "a")
+    assert not (tmp_path / "new").exists()
+    (tmp_path / "empty").mkdir()
+    with pytest.raises((ConfigError, PrivacyError)):
+        train(config(table, **sections), tmp_path / "empty")
+    assert not list((tmp_path / "empty").iterdir())  # it was there before, and still is
+
+
+def test_what_fails_after_a_release_is_kept(table, tmp_path):
+    def fail(step):
+        if step == 3:
+            raise ConfigError("the disk is full")
+
+    with pytest.raises(ConfigError):
+        train(config(table), tmp_path / "a", Watch(step=fail))
+    assert resume(tmp_path / "a").finished
+
+
+def test_a_folder_that_is_no_runs_says_so(tmp_path):
+    for folder in (tmp_path, tmp_path / "nowhere", tmp_path / ("long" * 100)):
+        with pytest.raises(ConfigError, match="is no run's folder"):
+            resume(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"accuracy": 1, "lost": 0}'])
+def test_an_end_that_cannot_be_read_is_said(table, tmp_path, text):
+    train(config(table, budget={"steps": 1}), tmp_path / "a")
+    (tmp_path / "a" / "end.json").write_text(text)
+    with pytest.raises(ConfigError, match="has finished, but cannot be read"):
+        read_end(tmp_path / "a")
+
+
+def test_relative_paths_mean_the_same_wherever_a_run_is_continued(table, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    section = {"ledger": "all.jsonl", "dataset": "clouds", "dataset_epsilon": 9.0, "dataset_delta": 1e-5}
+    train(config(table.name, run=section), "a", stopping(2))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert resume(tmp_path / "a").finished
+    assert not (tmp_path / "elsewhere" / "all.jsonl").exists()
+
+
+# --- optimizers and schedules ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("section", "kind", "settings"),
+    [
+        ({}, torch.optim.SGD, {"lr": 0.5, "momentum": 0}),
+        ({"momentum": 0.9, "weight_decay": 0.1}, torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
+        ({"name": "adam", "settings": {"betas": [0.5, 0.6]}}, torch.optim.Adam, {"betas": (0.5, 0.6)}),
+        ({"name": "adamw", "learning_rate": 0.01}, torch.optim.AdamW, {"lr": 0.01}),
+        ({"name": "rmsprop", "momentum": 0.3}, torch.optim.RMSprop, {"momentum": 0.3}),
+        ({"name": "adagrad"}, torch.optim.Adagrad, {"lr": 0.5}),
+    ],
+)
+def test_optimizers_are_torchs(section, kind, settings):
+    made = make_optimizer(from_dict({"optimizer": section}), nn.Linear(2, 2))
+    assert type(made) is kind
+    assert {k: made.param_groups[0][k] for k in settings} == settings
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        {"learning_rate": 0.0},
+        {"learning_rate": math.nan},
+        {"learning_rate": math.inf},
+        {"momentum": -0.5},
+        {"weight_decay": -1.0},
+        {"name": "adam", "momentum": 0.9},
+        {"name": "adam", "settings": {"betas": [2.0, 3.0]}},
+        {"settings": {"speed": 1}},
+        {"settings": {"lr": "fast"}},
+    ],
+)
+def test_optimizers_that_cannot_be_are_refused(section):
+    with pytest.raises(ConfigError, match="optimizer"):
+        make_optimizer(from_dict({"optimizer": section}), nn.Linear(2, 2))
+
+
+def rates(section, steps):
+    made = from_dict({"schedule": section, "optimizer": {"learning_rate": 2.0}})
+    optimizer = make_optimizer(made, nn.Linear(2, 2))
+    schedule = make_schedule(made, optimizer, steps)
+    found = []
+    for _ in range(steps):
+        found.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if schedule is not None:
+            schedule.step()
+    return found
+
+
+def test_schedules_go_to_zero_by_a_line_or_a_cosine_after_a_warmup():
+    assert rates({}, 3) == [2.0, 2.0, 2.0]
+    assert rates({"name": "linear"}, 4) == pytest.approx([2.0, 1.5, 1.0, 0.5])
+    assert rates({"name": "cosine"}, 4) == pytest.approx([1 + math.cos(math.pi * i / 4) for i in range(4)])
+    assert rates({"name": "constant", "warmup": 0.5}, 4) == pytest.approx([2 / 3, 4 / 3, 2.0, 2.0])
+    assert rates({"name": "linear", "warmup": 0.5}, 4) == pytest.approx([2 / 3, 4 / 3, 2.0, 1.0])
+    assert rates({"name": "cosine", "warmup": 0.2}, 5)[:2] == pytest.approx([1.0, 2.0])
+
+
+@pytest.mark.parametrize("warmup", [-0.1, 1.0, math.nan])
+def test_a_warmup_is_a_part_of_the_run(warmup):
+    with pytest.raises(ConfigError, match="warmup"):
+        rates({"warmup": warmup}, 4)
+
+
+# --- methods ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", ["sound", "paper"])
+@pytest.mark.parametrize("name", ["dp_sgd", "tanh_filter", "belu", "adaptive_clipping", "encode_denoise"])
+def test_every_method_trains_stops_resumes_and_verifies(table, tmp_path, name, form):
+    settings = {"form": form} | ({"envelopes": 1} if name == "encode_denoise" else {})
+    made = config(
+        table,
+        model={"name": "belu"} if name == "belu" else {},
+        method={"name": name, "settings": settings},
+        budget={"steps": 4},
+    )
+    first = train(made, tmp_path / "a", stopping(2))
+    second = resume(tmp_path / "a")
+    assert (first.finished, second.finished, second.lost) == (False, True, 0)
+    found = verify(tmp_path / "a", anchor=second.anchor)
+    assert found.runs[0].follows_from_its_plan
+    assert found.runs[0].guarantee.epsilon == pytest.approx(second.guarantee.epsilon)
+    assert ("clipping_norms" in lines(tmp_path / "a")[-1]) == (name == "adaptive_clipping")
+
+
+def test_a_certified_network_is_bounded_by_its_shape(table, tmp_path):
+    method = {"name": "belu", "settings": {"certified": True}}
+    outcome = train(config(table, model={"name": "belu"}, method=method), tmp_path / "a")
+    assert outcome.finished
+    assert tomllib.loads((tmp_path / "a" / "plan.toml").read_text())["bound"]["type"] == "BoundedNetwork"
+
+
+def test_stages_one_by_one(table, tmp_path):
+    stages = {
+        "sampling": {"type": "Poisson"},
+        "bound": {"type": "PerLayerClip", "norms": 0.5},
+        "noise": {"type": "Gaussian"},
+        "denoise": {"type": "Kalman", "gain": 0.4},
+        "allocation": "each",
+        "noise_schedule": [1.5, 0.8],
+    }
+    train(config(table, stages=stages), tmp_path / "a", stopping(5))
+    outcome = resume(tmp_path / "a")
+    assert outcome.finished
+    plan = Plan.load(tmp_path / "a" / "plan.toml")
+    assert plan.noise_schedule == (1.5, 0.8)
+    assert verify(tmp_path / "a").runs[0].guarantee.epsilon == pytest.approx(outcome.guarantee.epsilon)
+
+
+def test_without_noise_nothing_is_proven_and_the_run_says_so(table, tmp_path):
+    outcome = train(config(table, budget={"noise": 0.0}), tmp_path / "a")
+    assert outcome.guarantee.epsilon == math.inf
+    assert not read(tmp_path / "a").holds
+    assert read_end(tmp_path / "a").guarantee.epsilon == math.inf
+
+
+# --- data and models of one's own ------------------------------------------------------------------------------------
+
+
+def clouds(rows, pixels=0):
+    """Data for a config to name."""
+    torch.manual_seed(0)
+    shape = (1, pixels, pixels) if pixels else (SIZE,)
+    return torch.randn(rows, *shape), torch.arange(rows) % CLASSES
+
+
+def numbers(rows):
+    x = torch.randn(rows, SIZE)
+    return x, x.sum(1)
+
+
+def narrow(shape, outputs, width=4):
+    """A model for a config to name."""
+    return nn.Sequential(nn.Linear(*shape, width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+def tied(shape, outputs):
+    """Two layers with the same weight."""
+    first, second = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+    second.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), second, nn.Linear(SIZE, outputs))
+
+
+def wide(shape, outputs):
+    return nn.Linear(SIZE + 1, outputs)
+
+
+def few(shape, outputs):
+    return nn.Linear(SIZE, outputs - 1)
+
+
+class Mixing(nn.Linear):
+    def forward(self, x):
+        return super().forward(x - x.detach().mean(0))
+
+
+def mixing(shape, outputs):
+    return Mixing(SIZE, outputs)
+
+
+def test_functions_of_ones_own_make_data_and_model(tmp_path):
+    made = config(
+        "test_runs:clouds",
+        data={"settings": {"rows": 50}, "test_fraction": 0.0},
+        model={"name": "test_runs:narrow", "settings": {"width": 7}},
+    )
+    train(made, tmp_path / "a", stopping(2))
+    outcome = resume(tmp_path / "a")
+    assert outcome.accuracy is None  # nothing was held out
+    assert load_file(tmp_path / "a" / "model.safetensors")["0.weight"].shape == (7, SIZE)
+    assert Plan.load(tmp_path / "a" / "plan.toml").sampling.examples == 50
+
+
+def test_numbers_are_predicted(tmp_path):
+    outcome = train(config("test_runs:numbers", data={"settings": {"rows": 50}}), tmp_path / "a")
+    assert outcome.finished
+    assert outcome.accuracy is None
+    assert lines(tmp_path / "a")[-1]["loss"] > 0
+
+
+def test_tied_weights_are_saved(table, tmp_path):
+    assert train(config(table, model={"name": "test_runs:tied"}), tmp_path / "a").finished
+    saved = load_file(tmp_path / "a" / "model.safetensors")
+    assert torch.equal(saved["0.weight"], saved["2.weight"])
+
+
+def test_images_are_augmented(tmp_path):
+    data = {"settings": {"rows": 50, "pixels": 6}}
+    made = config("test_runs:clouds", data=data, augmentation={"copies": 3, "flip": True, "shift": 1})
+    assert train(made, tmp_path / "a").finished
+
+
+@pytest.mark.parametrize("name", ["test_runs:wide", "test_runs:few"])
+def test_a_model_that_does_not_fit_the_data_is_refused_before_anything_is_counted(table, tmp_path, name):
+    with pytest.raises(ConfigError, match="the model"):
+        train(config(table, model={"name": name}), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+def test_the_seed_is_that_of_the_first_weights(table, tmp_path):
+    runs = {}
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        train(config(table, run={"seed": seed}, budget={"steps": 0}), tmp_path / name)
+        runs[name] = load_file(tmp_path / name / "model.safetensors")["1.weight"]
+    assert torch.equal(runs["a"], runs["b"])
+    assert not torch.equal(runs["a"], runs["c"])
+
+
+# --- a data set's ledger, TensorBoard, and what else a run may say ---------------------------------------------------
+
+
+def test_a_data_sets_ledger_caps_its_runs_together(table, tmp_path):
+    one = config(table).plan(64).guarantee().epsilon
+    section = {
+        "ledger": str(tmp_path / "all.jsonl"),
+        "dataset": "clouds",
+        "dataset_epsilon": 1.2 * one,
+        "dataset_delta": 1e-5,
+    }
+    made = config(table, run=section)
+    train(made, tmp_path / "a", stopping(3))
+    assert resume(tmp_path / "a").finished
+    assert not (tmp_path / "a" / "ledger.jsonl").exists()
+    assert read(tmp_path / "a").holds
+    found = verify(tmp_path / "all.jsonl")
+    assert (found.dataset, [run.released for run in found.runs]) == ("clouds", [8])
+    with pytest.raises(BudgetExhausted, match="'clouds' may spend"):
+        train(made, tmp_path / "b")
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.skipif(find_spec("tensorboard") is None, reason="tensorboard is not installed")
+def test_tensorboard_logs_are_written(table, tmp_path):
+    train(config(table, run={"tensorboard": True}), tmp_path / "a")
+    assert list((tmp_path / "a" / "tensorboard").iterdir())
+
+
+def test_tensorboard_that_is_not_installed_is_said_at_the_beginning(table, tmp_path, monkeypatch):
+    monkeypatch.setattr("discreet.runs.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="tensorboard needs a package"):
+        train(config(table, run={"tensorboard": True}), tmp_path / "a")
+    assert not (tmp_path / "a").exists()
+
+
+@pytest.mark.parametrize(
+    ("sections", "words"),
+    [
+        ({"evaluation": {"every": 0.0}}, r"\[evaluation\] every is 0"),
+        ({"evaluation": {"batch_size": 0}}, r"\[evaluation\] batch_size is 0"),
+        ({"run": {"checkpoint_every": -1.0}}, r"\[run\] checkpoint_every is -1"),
+        ({"run": {"seed": -1}}, r"\[run\] seed is -1"),
+        ({"run": {"seed": 2**63}}, r"\[run\] seed is too large"),
+        ({"run": {"chunk": 0}}, r"\[run\] chunk is 0"),
+        ({"run": {"device": "abacus"}}, "device 'abacus' cannot be used"),
+        ({"run": {"device": "meta"}}, "device 'meta' cannot be used"),
+        ({"run": {"dataset": "clouds"}}, "say ledger"),
+        ({"run": {"ledger": "a", "dataset": "clouds"}}, "needs the epsilon and delta"),
+        ({"averaging": {"decay": 1.0}}, r"\[averaging\] decay is 1"),
+        ({"augmentation": {"copies": 2}}, "nothing changes them"),
+        ({"augmentation": {"copies": 0}}, r"\[augmentation\] copies is 0"),
+        ({"augmentation": {"shift": -1}}, "shift is -1"),
+        ({"data": {"settings": {"folder": "x"}}}, r"\[data.settings\] folder"),
+        ({"model": {"settings": {"shape": [1]}}}, r"\[model.settings\] shape"),
+        ({"schedule": {"warmup": 2.0}}, "warmup is 2"),
+        ({"optimizer": {"learning_rate": math.nan}}, "learning_rate is nan"),
+    ],
+)
+def test_what_cannot_be_carried_out_is_refused_before_a_folder_is_made(table, tmp_path, sections, words):
+    with pytest.raises(ConfigError, match=words):
+        train(config(table, **sections), tmp_path / "a", Watch(stage=pytest.fail))
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_relation_that_a_split_by_position_does_not_keep_is_refused(tmp_path):
+    """Which rows are held out depends on how many there are: with one more, many change sides."""
+    config = from_dict(
+        {
+            "data": {"name": "digits"},
+            "model": {"name": "linear"},
+            "budget": {"noise": 5.0, "steps": 2, "batch_size": 64},
+            "stages": {
+                "sampling": {"type": "Poisson", "rate": 0.05},
+                "bound": {"type": "Clip", "norm": 1.0},
+                "noise": {"type": "Gaussian"},
+            },
+        }
+    )
+    with pytest.raises(ConfigError, match="added or removed"):
+        train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_changed_guarantee_is_not_repeated(tmp_path):
+    config = from_dict({"model": {"name": "linear"}, "budget": {"noise": 5.0, "steps": 2, "batch_size": 64}})
+    train(config, tmp_path / "run")
+    path = tmp_path / "run" / "guarantee.json"
+    values = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {"epsilon": values["epsilon"] / 2}))
+    with pytest.raises(PrivacyError, match="says less than its ledger proves"):
+        resume(tmp_path / "run")
+
+
+def test_a_flag_for_epochs_replaces_steps_in_the_file():
+    file = from_dict({"budget": {"epsilon": 1.0, "steps": 7}})
+    assert merged(file, {"budget.epochs": 40.0}).budget.steps is None
+    with pytest.raises(ConfigError, match="no fields of its own"):
+        merged(file, {"data.name.x": 1})
+    with pytest.raises(ConfigError, match="must be a finite number"):
+        merged(file, {"optimizer.settings.lr": math.nan})
+
+
+def test_what_is_drawn_while_training_does_not_follow_from_the_public_seed(table, tmp_path, monkeypatch):
+    """Dropout and changed copies: who knew the seed would know everybody's, and who is left out would shift them."""
+    seen, fit = [], runs.fit
+    monkeypatch.setattr(runs, "fit", lambda *a, **k: (seen.append(torch.initial_seed()), fit(*a, **k))[1])
+    for name in ("a", "b"):
+        runs.train(config(table), tmp_path / name)
+    assert len({0, *seen}) == 3

@@ -1,0 +1,164 @@
+import math
+from fractions import Fraction
+from functools import partial
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from discreet import Clip, ConfigError, FixedBatches, FixedSize, Gaussian, Mechanism, Plan, Poisson, Shuffled
+from discreet.accounting import cost
+from discreet.stages.noise.random import Root
+
+
+def streams(root):
+    return partial(root.stream, "sampling")
+
+
+def test_the_rate_is_exactly_batch_size_over_examples():
+    assert Poisson(examples=60_000, batch_size=256).exact_rate == Fraction(256, 60_000)
+    assert Poisson(rate=0.1, batch_size=5).exact_rate == Fraction(0.1)
+
+
+def test_adjacency_follows_from_what_is_public():
+    assert Poisson(examples=10, batch_size=2).contract().adjacency == "zero-out"
+    assert Poisson(rate=0.2, batch_size=2).contract().adjacency == "add-remove"
+
+
+def test_sizes_are_binomial_and_members_equally_likely():
+    """2,000 draws of 100 examples: chi-square of the sizes, and of the members; false-alarm rate 1e-6 each."""
+    sampler, root = Poisson(examples=100, batch_size=7), Root(seed=1)
+    draws = [sampler.draw(100, i, 0, streams(root)) for i in range(2000)]
+    sizes = np.bincount([len(d) for d in draws], minlength=101)
+    edges = list(range(3, 12))
+    expected = stats.binom.pmf(np.arange(101), 100, 0.07) * 2000
+    grouped = [np.add.reduceat(a, [0, *edges]) for a in (sizes, expected)]
+    assert stats.chisquare(grouped[0], grouped[1] * grouped[0].sum() / grouped[1].sum()).pvalue > 1e-6
+    members = np.bincount(np.concatenate(draws), minlength=100)
+    chi = ((members - 140) ** 2 / (2000 * 0.07 * 0.93)).sum()
+    assert stats.chi2.sf(chi, 100) > 1e-6
+    assert all((np.diff(d) > 0).all() for d in draws)  # no example twice
+
+
+def test_rate_one_draws_everything_and_small_rates_may_draw_nothing():
+    root = Root(seed=2)
+    assert len(Poisson(examples=50, batch_size=50).draw(50, 0, 0, streams(root))) == 50
+    empty = [len(Poisson(examples=50, batch_size=1).draw(50, i, 0, streams(root))) == 0 for i in range(400)]
+    share = sum(empty) / 400  # (1 - 1/50)^50 = 0.364; six standard deviations of 0.024
+    assert abs(share - 0.98**50) < 6 * math.sqrt(0.364 * 0.636 / 400)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"examples": 10, "batch_size": 11}, "larger than the 10 examples"),
+        ({"examples": 10, "batch_size": 0}, "batch_size is 0"),
+        ({"examples": 0, "batch_size": 1}, "examples is 0"),
+        ({"examples": 10.5, "batch_size": 1}, "whole number"),
+        ({"examples": 10, "batch_size": 2, "rate": 0.2}, "not both"),
+        ({"batch_size": 2}, "not both"),
+        ({"rate": 0.0, "batch_size": 2}, r"rate is 0\.0"),
+        ({"rate": 1.5, "batch_size": 2}, r"rate is 1\.5"),
+        ({"rate": math.nan, "batch_size": 2}, "rate is nan"),
+        ({"rate": 0.5}, "batch_size is 0"),
+    ],
+)
+def test_bad_settings_give_one_clear_error(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        Poisson(**settings)
+
+
+def test_another_batch_size_keeps_the_data():
+    assert Poisson(examples=100, batch_size=10).with_batch_size(20) == Poisson(examples=100, batch_size=20)
+    assert Poisson(rate=0.1, batch_size=10).with_batch_size(20) == Poisson(rate=0.2, batch_size=20)
+
+
+def test_fixed_size_draws_sets_of_that_size_uniformly():
+    sampler, root = FixedSize(examples=20, batch_size=5), Root(seed=4)
+    draws = [sampler.draw(20, i, 0, streams(root)) for i in range(4000)]
+    assert all(len(set(d)) == 5 for d in draws)
+    counts = np.bincount(np.concatenate(draws), minlength=20)
+    assert stats.chisquare(counts).pvalue > 1e-6  # one false alarm in a million fresh seeds
+    pairs = np.zeros((20, 20))
+    for d in draws:
+        pairs[np.ix_(d, d)] += 1
+    above = pairs[np.triu_indices(20, 1)]
+    assert above.std() < 1.3 * math.sqrt(4000 * 5 * 4 / (20 * 19))
+
+
+def test_shuffled_takes_everyone_once_in_a_pass():
+    sampler, root = Shuffled(examples=23, batch_size=5), Root(seed=4)
+    assert sampler.steps_in_a_pass == 5
+    for first in (0, 5, 10):
+        taken = np.concatenate([sampler.draw(23, first + i, 0, streams(root)) for i in range(5)])
+        assert sorted(taken) == list(range(23))
+    one, two = (np.concatenate([sampler.draw(23, f + i, 0, streams(root)) for i in range(5)]) for f in (0, 5))
+    assert not np.array_equal(one, two)
+    assert [sampler.participations(n) for n in (0, 1, 5, 6, 10, 11)] == [0, 1, 1, 2, 2, 3]
+
+
+def test_fixed_batches_are_the_same_few_sets_again_and_again():
+    sampler, root = FixedBatches(examples=23, batch_size=5), Root(seed=4)
+    draws = {tuple(sampler.draw(23, i, 0, streams(root))) for i in range(200)}
+    assert len(draws) == 5
+    assert sorted(i for d in draws for i in d) == list(range(23))
+
+
+def test_a_cap_cuts_large_draws_at_random():
+    sampler, root = Poisson(examples=40, batch_size=20, cap=22), Root(seed=9)
+    draws = [sampler.draw(40, i, 0, streams(root)) for i in range(3000)]
+    assert max(len(d) for d in draws) == 22
+    assert stats.chisquare(np.bincount(np.concatenate(draws), minlength=40)).pvalue > 1e-6
+    cut = sum(len(d) == 22 for d in draws) / 3000
+    assert cut > stats.binom.sf(22, 40, 0.5)  # those of exactly 22 too
+    assert sampler.contract().overflow == pytest.approx(stats.binom.sf(22, 40, 0.5))
+    assert Poisson(examples=40, batch_size=20, cap=40).contract().overflow == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: FixedSize(examples=10, batch_size=2, replacement=True), "drawn several times into one batch"),
+        (lambda: FixedSize(examples=10, batch_size=11), "larger than the 10 examples"),
+        (lambda: Shuffled(examples=10, batch_size=2, adjacency="add-remove"), "one of zero-out, replace"),
+        (lambda: Poisson(rate=0.1, batch_size=2, adjacency="zero-out"), "public number"),
+        (lambda: Poisson(rate=0.1, batch_size=2, cap=5), "public number"),
+        (lambda: Poisson(examples=10, batch_size=4, cap=2), "cap is 2"),
+        (lambda: Poisson(examples=10, batch_size=4, adjacency="sideways"), "must be one of"),
+        (lambda: Poisson(examples=10, batch_size=4, unit=""), "unit is ''"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
+
+
+@pytest.mark.parametrize(
+    ("sampler", "adjacency"),
+    [
+        (Poisson(examples=10, batch_size=2), "zero-out"),
+        (Poisson(examples=10, batch_size=2, adjacency="replace"), "replace"),
+        (FixedSize(examples=10, batch_size=2), "replace"),
+        (Shuffled(examples=10, batch_size=2), "zero-out"),
+        (Shuffled(examples=10, batch_size=2, adjacency="replace"), "replace"),
+        (FixedBatches(examples=10, batch_size=2), "zero-out"),
+    ],
+)
+def test_each_says_under_which_relation_it_is_analysed(sampler, adjacency):
+    assert sampler.contract().adjacency == adjacency
+    plan = Plan(sampling=sampler, mechanism=Mechanism(Clip(1.0), Gaussian(2.0)), steps=5, delta=1e-5)
+    found = plan.guarantee()
+    assert found.adjacency == adjacency
+    assert math.isfinite(found.epsilon)
+    assert found.epsilon == pytest.approx(cost([plan.phase()], 1e-5).epsilon)
+
+
+def test_permutations_and_whole_numbers_are_uniform():
+    source = Root(seed=8).stream("test", 0)
+    firsts = np.array([source.permutation(6)[0] for _ in range(6000)])
+    assert stats.chisquare(np.bincount(firsts, minlength=6)).pvalue > 1e-6
+    drawn = source.below(7, 70_000)
+    assert drawn.min() == 0
+    assert drawn.max() == 6
+    assert stats.chisquare(np.bincount(drawn)).pvalue > 1e-6
+    assert source.below(1, 3).tolist() == [0, 0, 0]
