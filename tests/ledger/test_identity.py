@@ -5,7 +5,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from test_runs import Killed, config, contents, killed, stopping, table  # noqa: F401 (a fixture)
+from test_run import Killed, config, contents, killed, stopping, table  # noqa: F401 (a fixture)
 from test_verification import DATA, LAYOUT, capped, counted, plan
 from torch import nn
 from torch.nn import functional as F

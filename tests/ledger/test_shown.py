@@ -8,7 +8,7 @@ import shutil
 import pytest
 from forgery import rewritten
 from safetensors.torch import load_file, save_file
-from test_runs import config, contents, stopping, table_at
+from test_run import config, contents, stopping, table_at
 from test_verification import mutations
 from typer.testing import CliRunner
 

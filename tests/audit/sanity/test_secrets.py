@@ -62,7 +62,8 @@ def test_what_is_memorised_without_privacy_is_not_with_it():
     made = setting(
         epochs=80, noise=8.0, secrets=20, optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=0.01)
     )
-    found = secrets(made, runs=1, candidates=60)
+    # of 20 secrets that nobody knows, more than 8 stand in the first tenth by chance once in 16,000 runs
+    found = secrets(made, runs=1, candidates=60, tolerance=0.3)
     assert found.verdict.plain == (1.0,)
     assert found.verdict.word == "pass"
     assert found.plain[0] > 4 > found.private[0]
