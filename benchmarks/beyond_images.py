@@ -54,7 +54,7 @@ def train(config: Config, seed: int, private: bool = True) -> dict[str, Any]:
     plan = config.plan(len(data.train[0]), model)
     optimizer = make_optimizer(config, model)
     schedule = make_schedule(config, optimizer, plan.steps)
-    begun, epsilon = time.process_time(), None
+    origin_step, epsilon = time.process_time(), None
     if private:
         whole = plan.sampling.epochs_in(plan.steps)
         fitted = fit(model, data.train, plan, optimizer=optimizer, schedule=schedule, evaluate_every=whole)
@@ -65,7 +65,7 @@ def train(config: Config, seed: int, private: bool = True) -> dict[str, Any]:
     return {
         "accuracy": evaluate(model, data.test)["accuracy"],
         "proven": epsilon,
-        "seconds": time.process_time() - begun,
+        "seconds": time.process_time() - origin_step,
         "best": data.best,
         "commonest": float(labels.bincount().max() / len(labels)),
     }

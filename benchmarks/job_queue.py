@@ -136,9 +136,9 @@ def work(home, commit, only=None):
                 return
             become(home, home.pinned)
         job, only = waiting[0], None
-        begun = home / "jobs" / job.key / "commit"
-        if begun.is_file() and begun.read_text() != commit:
-            become(home, begun.read_text(), job.key)
+        origin_step = home / "jobs" / job.key / "commit"
+        if origin_step.is_file() and origin_step.read_text() != commit:
+            become(home, origin_step.read_text(), job.key)
         run(home, commit, job)
 
 
@@ -170,9 +170,9 @@ def run(home, commit, job):
         if time.monotonic() - last > 5:
             last = time.monotonic()
             spent = earlier + time.process_time() - began
-            news = {"name": job.name, "key": job.key, "done": steps, "total": total, "seconds": spent}
+            unsent_lines = {"name": job.name, "key": job.key, "done": steps, "total": total, "seconds": spent}
             scratch = folder / ".progress.json"
-            scratch.write_text(json.dumps(news))
+            scratch.write_text(json.dumps(unsent_lines))
             scratch.replace(folder / "progress.json")
 
     tell(0, 1)
@@ -276,13 +276,13 @@ def status(home):
     pid = home.worker()
     how = "nobody works" if pid is None else f"worker {pid} {'is paused' if _state_of(pid) == 'T' else 'works'}"
     print(f"{how}; pinned is {home.pinned[:10] if (home / 'pinned').is_file() else 'nothing'}.")
-    begun = {}
+    origin_step = {}
     for file in (home / "jobs").glob("*/progress.json"):
         with contextlib.suppress(OSError, ValueError):
             values = json.loads(file.read_text())
-            begun[values["key"]] = values
+            origin_step[values["key"]] = values
     current = (home / "current").read_text() if (home / "current").is_file() else ""
-    for key, values in begun.items():
+    for key, values in origin_step.items():
         what = "running" if key == current and pid is not None else "begun"
         print(f"{what}: {values['name']}: {values['done']} of {values['total']}, {values['seconds']:,.0f} core-seconds")
     for values in failed.values():
@@ -293,7 +293,7 @@ def status(home):
     for group in sorted(groups):
         had = [v["seconds"] / 3600 for v in done.values() if v["group"] == group]
         left = [j for j in jobs if j.group == group and j.key not in done and j.key not in failed]
-        hours = sum(max(0.0, j.estimate - begun.get(j.key, {}).get("seconds", 0.0)) / 3600 for j in left)
+        hours = sum(max(0.0, j.estimate - origin_step.get(j.key, {}).get("seconds", 0.0)) / 3600 for j in left)
         row = [len(had), sum(had), len(left), hours]
         total = [a + b for a, b in zip(total, row, strict=True)]
         print(f"{group:<12} {row[0]:>6} {row[1]:>7.2f} {row[2]:>6} {row[3]:>7.2f}")

@@ -18,7 +18,7 @@ from pathlib import Path
 import torch
 
 from discreet import Clip, Gaussian, Ledger, Mechanism, Plan, Poisson, verify
-from discreet.ledger import Account, read
+from discreet.ledger import RunLedger, read
 from discreet.report import write
 from discreet.runs.config import from_dict
 from discreet.runs.run import train
@@ -57,7 +57,7 @@ def timed(work, clock=time.process_time):
 
 def long(folder, steps):
     path, made = folder / "ledger.jsonl", plan(steps)
-    account = Account(Ledger(path), made, LAYOUT)
+    account = RunLedger(Ledger(path), made, LAYOUT)
     places, done, rows = sorted({10**k for k in range(3, 8) if 10**k <= steps} | {steps}), 0, []
     for place in places:
         with without_waiting():
@@ -75,7 +75,7 @@ def long(folder, steps):
     print(f"\nread and checked: {steps / seconds:,.0f} lines a second, {memory() - before:+.0f} MiB")
     seconds, found = timed(lambda: verify(path))
     print(f"verified, with its guarantee: {seconds:.1f} s, {found.lines / seconds:,.0f} lines a second")
-    seconds, again = timed(lambda: Account(Ledger(path), made, LAYOUT))
+    seconds, again = timed(lambda: RunLedger(Ledger(path), made, LAYOUT))
     assert again.released == steps
     again.close()
     print(f"opened to go on: {seconds:.1f} s\n")
@@ -89,7 +89,7 @@ def many(folder, runs):
             made = plan(20, noise=4.0 + number % 10)
 
             def one(made=made):
-                account = Account(ledger, made, LAYOUT)
+                account = RunLedger(ledger, made, LAYOUT)
                 for _ in range(3):
                     account.spend()
                 account.close()

@@ -2,7 +2,7 @@
 
     python benchmarks/noise_speed.py [--rounds N] [--threads N ...] [--largest N] [--json FILE]
 
-For each size, dtype and number of threads: torch's `normal_`, and `fill_normal` on a fresh stream of a `Root`, as a
+For each size, dtype and number of threads: torch's `normal_`, and `fill_normal` on a fresh stream of a `KeyTree`, as a
 release calls it (the stream's key is derived and its cipher made each time). Medians of the rounds are compared. The
 last lines split the time of one chunk into key stream and arithmetic.
 """
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from discreet.stages.noise.random import CHUNK, Room, Root
+from discreet.stages.noise.random import CHUNK, KeyTree, Scratch
 
 SIZES = (25_450, 800_000, 2_750_000, 100_000_000)  # a small MLP, ..., a large transformer
 PACKAGES = ("discreet", "torch", "numpy", "cryptography")
@@ -43,7 +43,7 @@ def medians(calls: list[Callable[[], Any]], rounds: int) -> list[float]:
 def compare(size: int, dtype: torch.dtype, threads: int, rounds: int) -> dict[str, Any]:
     """One row of the table."""
     torch.set_num_threads(threads)
-    out, root, numbers = torch.empty(size, dtype=dtype), Root(), count()
+    out, root, numbers = torch.empty(size, dtype=dtype), KeyTree(), count()
     calls: list[Callable[[], Any]] = [
         lambda: out.normal_(0, 1.3),
         lambda: root.stream("noise", next(numbers)).fill_normal(out, 1.3),
@@ -56,7 +56,7 @@ def compare(size: int, dtype: torch.dtype, threads: int, rounds: int) -> dict[st
 def parts(dtype: torch.dtype, rounds: int) -> dict[str, Any]:
     """Nanoseconds a value of one chunk: key stream and arithmetic."""
     torch.set_num_threads(1)
-    source, room, out = Root().stream("noise", 0), Room(), torch.empty(CHUNK, dtype=dtype).numpy()
+    source, room, out = KeyTree().stream("noise", 0), Scratch(), torch.empty(CHUNK, dtype=dtype).numpy()
     room.cut(CHUNK // 2, out.dtype)
     random: np.ndarray = room.octets
     stream, arithmetic = medians([lambda: source.octets(6 * CHUNK, random), lambda: room.fill(out, -2.0)], rounds)

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from discreet import Clip, Gaussian, Mechanism, PerLayerClip, Plan, Poisson, Shuffled, attach, methods
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.accounting.guarantee import guarantee
 from discreet.audit import many_run
 from discreet.audit.game import play
@@ -82,7 +82,7 @@ def whole_runs(form, plan, model, touched, claimed, score, count):
 
 def one_release(noise, rate=1.0, steps=1, queries=1):
     """What is claimed of so many releases of sensitivity 1, each of `queries` with a coin of its own."""
-    return guarantee([Phase(rate, noise, steps)] * queries, DELTA)
+    return guarantee([Event(rate, noise, steps)] * queries, DELTA)
 
 
 def cross_entropy(model, rows, step):

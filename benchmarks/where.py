@@ -43,7 +43,7 @@ from discreet.gradients.reparametrized import Prepared
 from discreet.release import private_sum as aggregate
 from discreet.release import session as private
 from discreet.release import sums
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 
 PARTS = ("forward", "backward", "gradients", "bound", "sums", "noise", "rest", "optimizer")
 
@@ -91,7 +91,7 @@ INSIDE = (
     (engine.Pass, "backward", "backward"),
     (engine.Pass, "_visit", "gradients"),
     (engine.UnitGradients, "_measure", "gradients"),
-    (aggregate.Aggregate, "add", "bound"),
+    (aggregate.PrivateSum, "add", "bound"),
     (sums.FloatSums, "add_weighted", "sums"),
     (sums.FloatSums, "release", "noise"),
 )
@@ -155,7 +155,7 @@ def milliseconds(function: Callable[[], Any]) -> float:
 def floor(handle: "discreet.release.session.Private", losses: Tensor) -> tuple[float, float]:
     """Milliseconds of the noise, and of what one gradient an example costs more than one for all."""
     uses = handle._engine.gradients(losses, len(losses), measure=False).uses
-    source, room = Root().stream("floor", 0), torch.empty(sum(p.numel() for p in handle._engine.parameters.values()))
+    source, room = KeyTree().stream("floor", 0), torch.empty(sum(p.numel() for p in handle._engine.parameters.values()))
     return milliseconds(lambda: source.fill_normal(room, 1.0)), sum(extra(uses[name]) for name in handle.kernels)
 
 

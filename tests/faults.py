@@ -24,7 +24,7 @@ import torch
 
 from discreet import _storage as storage
 from discreet.features.statistics import Whitening
-from discreet.release.private_sum import Aggregate
+from discreet.release.private_sum import PrivateSum
 
 DEATHS = ("before", "within", "after", "power")
 ERRORS = ("ENOSPC", "EIO", "EROFS")
@@ -244,7 +244,7 @@ def _telling(pipe):
 
 def _observe(tell):
     """Tell of every release once it exists."""
-    release, fit = Aggregate.release, Whitening.fit
+    release, fit = PrivateSum.release, Whitening.fit
 
     def released(self, *arguments, **settings):
         found = release(self, *arguments, **settings)
@@ -257,5 +257,5 @@ def _observe(tell):
         tell(f"released query {float(found.mean.sum())!r}")
         return found
 
-    Aggregate.release, Whitening.fit = released, asked
+    PrivateSum.release, Whitening.fit = released, asked
     sys.stdout.flush()

@@ -141,10 +141,10 @@ def remember_costs():
     """Have what plans cost computed once for all forks: it is not what is tested here."""
     cost, known = accounting._cost, {}
 
-    def remembered(phases, delta, direct):
-        key = tuple(phases), delta, direct
+    def remembered(events, delta, direct):
+        key = tuple(events), delta, direct
         if key not in known:
-            known[key] = cost(phases, delta, direct)
+            known[key] = cost(events, delta, direct)
         return known[key]
 
     accounting._cost = remembered

@@ -81,7 +81,7 @@ MOVED = {
     "noise.source": "stages.noise.random",
     "noise.student_t": "stages.noise.student_t",
     "plan": "stages.plan",
-    "planning": "accounting.planning",
+    "planning": "stages.planning",
     "plots": "report.plots",
     "private": "release.session",
     "probes": "release.preflight.replay",
@@ -96,6 +96,16 @@ MOVED = {
     "transformers": "integrations.transformers",
     "verification": "ledger.verification",
     "watching": "runs.progress",
+}
+
+
+# names that have changed, by the old module that had them
+RENAMED = {
+    "contracts": {"Phase": "Event"},
+    "ledger": {"Account": "RunLedger", "Book": "LedgerFile", "Content": "LedgerState"},
+    "noise.family": {"Family": "NoiseDistribution"},
+    "noise.source": {"Root": "KeyTree", "Source": "SecureStream"},
+    "training": {"Fitted": "FitResult"},
 }
 
 

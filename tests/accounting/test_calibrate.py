@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from discreet import AutomaticClip, Clip, ConfigError, Gaussian, Mechanism, Plan, Poisson, calibrate
 from discreet.accounting import cost_for_search
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 
 
 def plan(examples=60_000, batch_size=256, steps=14_062, noise=1.1, delta=1e-5):
@@ -21,7 +21,7 @@ def plan(examples=60_000, batch_size=256, steps=14_062, noise=1.1, delta=1e-5):
 
 def epsilon(plan):
     who = plan.sampling.contract()
-    return cost_for_search([Phase(who.rate, plan.mechanism.noise.multiplier, plan.steps)], plan.delta).epsilon
+    return cost_for_search([Event(who.rate, plan.mechanism.noise.multiplier, plan.steps)], plan.delta).epsilon
 
 
 @pytest.mark.parametrize("target", [0.01, 0.5, 3.0, 20.0, 1000.0])

@@ -11,12 +11,12 @@ from discreet import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, Stu
 from discreet.accounting import coordinate_pld as product
 from discreet.accounting import cost, pld, rdp
 from discreet.accounting import gaussian as gdp
-from discreet.accounting.events import Magnitudes, Phase
+from discreet.accounting.events import Event, Magnitudes
 from discreet.accounting.gaussian_domination import gaussian_rate
 from discreet.accounting.pld_grid import regrid, subsampled
 from discreet.papers.claims import enveloped
 from discreet.stages.bounds.envelope import half_normal
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 
 RATE, STEPS, DELTA = 256 / 60_000, 14_062, 1e-5
 TIGHT = 2.38162  # dp-accounting on a fine grid, THEORY 6.3
@@ -38,7 +38,7 @@ def test_gaussian_moments_are_dp_accountings_to_nine_digits():
 
     orders = tuple(float(a) for a in range(2, 65))
     expected = theirs._compute_rdp_poisson_subsampled_gaussian(RATE, 1.1, orders)
-    own = rdp.divergences([Phase(RATE, 1.1, 1)], orders)
+    own = rdp.divergences([Event(RATE, 1.1, 1)], orders)
     as_product = rdp.divergences([enveloped(Gaussian(1.0).law, 1.1, 10_000, RATE, 1)], orders)
     np.testing.assert_allclose(own, expected, rtol=1e-9)
     np.testing.assert_allclose(as_product, expected, rtol=1e-9)
@@ -68,7 +68,7 @@ def test_delta_against_monte_carlo(law):
     envelope = half_normal(500)
     shifts = Magnitudes(tuple(x / 1.1 for x in envelope.levels), envelope.counts)
     each = np.repeat(shifts.levels, shifts.counts)
-    source = Root(seed=5).stream("monte carlo", 0)
+    source = KeyTree(seed=5).stream("monte carlo", 0)
     losses = []
     for _ in range(24):
         noise = law.draw(5_000 * len(each), source).reshape(5_000, -1)
@@ -127,7 +127,7 @@ def mixture_delta(rate, epsilon, sign):
 def test_what_is_proven_for_a_ball_is_never_below_what_holds_for_an_envelope(law):
     """T4' and T5 against the exact product: they cost, they never gain."""
     exact = enveloped(law.law, 1.2, 5_000, RATE, STEPS)
-    whole = Phase(RATE, 1.2 / gaussian_rate(law.law), STEPS, law=law.law, scale=1.2)
+    whole = Event(RATE, 1.2 / gaussian_rate(law.law), STEPS, law=law.law, scale=1.2)
     tight, loose = cost([exact], DELTA).epsilon, cost([whole], DELTA).epsilon
     assert tight <= loose <= tight * 1.35
     by_moments = rdp.improved(rdp.divergences([whole]), rdp.ORDERS, DELTA)
@@ -136,7 +136,7 @@ def test_what_is_proven_for_a_ball_is_never_below_what_holds_for_an_envelope(law
 
 def test_a_run_without_sampling_of_a_product():
     """At rate 1, four Laplace steps of one coordinate: brute force over the sum of four losses."""
-    phase = Phase(1.0, 0.0, 4, law=Laplace().law, scale=2.0, shifts=Magnitudes((0.5,), (1,)))
+    event = Event(1.0, 0.0, 4, law=Laplace().law, scale=2.0, shifts=Magnitudes((0.5,), (1,)))
     x = np.linspace(-0.5, 0.5, 2_001)
     masses = np.zeros(2_001)
     masses[-1], masses[0] = 0.5, 0.5 * math.exp(-0.5)
@@ -148,13 +148,13 @@ def test_a_run_without_sampling_of_a_product():
         total = np.convolve(total, masses)
     values = np.linspace(-2, 2, len(total))
     exact = brentq(lambda e: float(total @ np.maximum(0, -np.expm1(e - values))) - 0.01, 0, 2)
-    assert cost([phase], 0.01).epsilon == pytest.approx(exact, rel=2e-3)
-    assert cost([phase], 0.01).epsilon <= 2  # pure: never more than 4 * 0.5
+    assert cost([event], 0.01).epsilon == pytest.approx(exact, rel=2e-3)
+    assert cost([event], 0.01).epsilon <= 2  # pure: never more than 4 * 0.5
 
 
 def test_mixed_noises_compose():
     one = enveloped(StudentT(9).law, 1.5, 1_000, 0.01, 500)
-    other = Phase(0.02, 2.0, 300)
+    other = Event(0.02, 2.0, 300)
     both = cost([one, other], DELTA).epsilon
     assert max(cost([one], DELTA).epsilon, cost([other], DELTA).epsilon) < both
     assert both < cost([one], DELTA / 2).epsilon + cost([other], DELTA / 2).epsilon
@@ -170,8 +170,8 @@ def test_half_normal_envelopes_have_norm_one_and_all_their_coordinates():
 
 def test_a_gaussian_curve_bounds_the_product_without_sampling():
     mu = 3 / 2.0
-    phase = Phase(1.0, 0.0, 9, law=Gaussian(1.0).law, scale=2.0, shifts=Magnitudes((0.5,), (1,)))
-    assert gdp.epsilon(mu, DELTA) * (1 - 1e-9) <= pld.epsilon([phase], DELTA) <= gdp.epsilon(mu, DELTA) * 1.001
+    event = Event(1.0, 0.0, 9, law=Gaussian(1.0).law, scale=2.0, shifts=Magnitudes((0.5,), (1,)))
+    assert gdp.epsilon(mu, DELTA) * (1 - 1e-9) <= pld.epsilon([event], DELTA) <= gdp.epsilon(mu, DELTA) * 1.001
 
 
 @pytest.mark.parametrize("scale", [1e-4, 2e-3, 0.05])
@@ -179,19 +179,19 @@ def test_a_gaussian_curve_bounds_the_product_without_sampling():
 @pytest.mark.parametrize("law", [Laplace(), StudentT(9), Sech(), AirySquared()], ids=lambda law: type(law).__name__)
 def test_hardly_any_noise_neither_hangs_nor_crashes(law, scale, rate):
     for size in (1, 100):
-        phase = enveloped(law.law, scale, size, rate, 3)
+        event = enveloped(law.law, scale, size, rate, 3)
         if not isinstance(law, AirySquared):
-            phase = replace(phase, multiplier=scale / gaussian_rate(law.law))
-        found = cost([phase], DELTA).epsilon
+            event = replace(event, multiplier=scale / gaussian_rate(law.law))
+        found = cost([event], DELTA).epsilon
         assert found > 10 or math.isinf(found)
 
 
 def test_without_sampling_both_directions_are_the_same():
     """One coordinate shifted by 14 scales of Laplace noise: pure epsilon 14."""
-    phase = Phase(1.0, 0.0, 1, law=Laplace().law, scale=1 / 14, shifts=Magnitudes((14.0,), (1,)))
-    assert cost([phase], 1e-7).epsilon == pytest.approx(14, rel=1e-3)
+    event = Event(1.0, 0.0, 1, law=Laplace().law, scale=1 / 14, shifts=Magnitudes((14.0,), (1,)))
+    assert cost([event], 1e-7).epsilon == pytest.approx(14, rel=1e-3)
 
 
 def test_coordinates_that_nobody_moves_cost_nothing():
-    phase = Phase(0.1, 0.0, 5, law=Laplace().law, scale=1.0, shifts=Magnitudes((0.0,), (10,)))
-    assert cost([phase], DELTA).epsilon == 0
+    event = Event(0.1, 0.0, 5, law=Laplace().law, scale=1.0, shifts=Magnitudes((0.0,), (10,)))
+    assert cost([event], DELTA).epsilon == 0

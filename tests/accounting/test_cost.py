@@ -11,7 +11,7 @@ from scipy.stats import norm
 from discreet.accounting import cost, cost_for_search, merge, pld, rdp
 from discreet.accounting import dominating_pairs as pairs
 from discreet.accounting import gaussian as gdp
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 
 # THEORY section 10: (rate, multiplier, steps, delta) and epsilon by RDP with the improved conversion, and by PLD
 VECTORS = [
@@ -22,15 +22,15 @@ VECTORS = [
 ]
 
 
-def renyi_epsilon(phases, delta):
-    return rdp.improved(rdp.divergences(phases), rdp.ORDERS, delta)
+def renyi_epsilon(events, delta):
+    return rdp.improved(rdp.divergences(events), rdp.ORDERS, delta)
 
 
 @pytest.mark.parametrize(("rate", "multiplier", "steps", "delta", "renyi", "tight"), VECTORS)
 def test_vectors(rate, multiplier, steps, delta, renyi, tight):
-    phase = Phase(rate, multiplier, steps)
-    assert renyi_epsilon([phase], delta) == pytest.approx(renyi, abs=6e-4)
-    found = cost([phase], delta)
+    event = Event(rate, multiplier, steps)
+    assert renyi_epsilon([event], delta) == pytest.approx(renyi, abs=6e-4)
+    found = cost([event], delta)
     assert found.epsilon == pytest.approx(tight, abs=1e-3)
     assert found.accountant == "privacy-loss distribution, both directions"
 
@@ -66,7 +66,7 @@ def exact_single_step(rate, multiplier, delta):
 @pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-9])
 def test_one_step_against_the_closed_form(rate, multiplier, delta):
     exact = exact_single_step(rate, multiplier, delta)
-    found = cost_for_search([Phase(rate, multiplier, 1)], delta).epsilon
+    found = cost_for_search([Event(rate, multiplier, 1)], delta).epsilon
     assert exact * (1 - 1e-9) <= found <= exact * 1.005 + 1e-9
 
 
@@ -74,10 +74,10 @@ def test_one_step_against_the_closed_form(rate, multiplier, delta):
 @pytest.mark.parametrize("delta", [1e-3, 1e-8, 1e-15])
 def test_rate_one_is_the_gaussian_curve_and_the_grid_agrees_with_it(steps, delta):
     multiplier = 2 * math.sqrt(steps)
-    exact = cost([Phase(1.0, multiplier, steps)], delta)
+    exact = cost([Event(1.0, multiplier, steps)], delta)
     assert exact.accountant == "Gaussian curve, closed form"
     assert delta == pytest.approx(gdp.delta(0.5, exact.epsilon), rel=1e-4)
-    numeric = pld.epsilon([Phase(1.0, multiplier, steps)], delta)
+    numeric = pld.epsilon([Event(1.0, multiplier, steps)], delta)
     assert exact.epsilon * (1 - 1e-8) <= numeric <= exact.epsilon * 1.005
 
 
@@ -93,7 +93,7 @@ def test_against_prv_accountant():
                 max_steps=steps,
             )  # fmt: skip
             lower, estimate, upper = theirs.compute_epsilon(delta=delta, num_steps=steps)
-        found = cost([Phase(rate, multiplier, steps)], delta).epsilon
+        found = cost([Event(rate, multiplier, steps)], delta).epsilon
         assert lower <= found <= upper * 1.005
         assert found == pytest.approx(estimate, rel=2e-3)
 
@@ -110,17 +110,17 @@ def test_against_dp_accounting(rate, multiplier, steps, delta):
         multiplier, sampling_prob=rate, value_discretization_interval=2e-4, use_connect_dots=True
     )
     expected = theirs.self_compose(steps).get_epsilon_for_delta(delta)
-    assert cost_for_search([Phase(rate, multiplier, steps)], delta).epsilon == pytest.approx(expected, rel=2e-3)
+    assert cost_for_search([Event(rate, multiplier, steps)], delta).epsilon == pytest.approx(expected, rel=2e-3)
 
 
 def test_a_finer_grid_only_lowers_the_figure_and_by_less_than_half_a_percent(monkeypatch):
-    phases = [Phase(1e-3, 1.0, 10**6)], [Phase(1e-5, 1.0, 10**6)], [Phase(1e-3, 0.5, 10**5)], [Phase(0.01, 0.3, 1000)]
-    for phase in phases:
-        coarse = pld.epsilon(phase, 1e-6)
+    events = [Event(1e-3, 1.0, 10**6)], [Event(1e-5, 1.0, 10**6)], [Event(1e-3, 0.5, 10**5)], [Event(0.01, 0.3, 1000)]
+    for event in events:
+        coarse = pld.epsilon(event, 1e-6)
         with monkeypatch.context() as patch:
             patch.setattr(pld, "_GRID", pld._GRID / 4)
             patch.setattr(pld, "_MOST_POINTS", pld._MOST_POINTS * 4)
-            fine = pld.epsilon(phase, 1e-6)
+            fine = pld.epsilon(event, 1e-6)
         assert fine <= coarse * (1 + 1e-6)
         assert coarse <= fine * 1.005
 
@@ -154,33 +154,33 @@ def single_step_delta(losses, rate, multiplier, epsilon):
 @pytest.mark.parametrize(
     ("phase", "delta", "low", "high"),
     [
-        (Phase(0.01, 0.0, 10), 1e-5, math.inf, math.inf),
-        (Phase(0.01, 1.0, 0), 1e-5, 0, 0),
-        (Phase(0.01, 1e-6, 10), 1e-5, 1e6, 1e14),
-        (Phase(0.01, 1e-3, 10), 1e-5, 1e5, 1e8),
-        (Phase(0.01, 1e-2, 10), 1e-5, 1e2, 1e6),
-        (Phase(0.01, 1e9, 1000), 1e-5, 0, 1e-6),
-        (Phase(1.0, 1.0, 1), 1e-5, 4, 5),
-        (Phase(0.01, 1.0, 1000), 1e-15, 3, 10),
-        (Phase(0.01, 1.0, 1000), 0.5, 0, 0.1),
-        (Phase(1e-9, 1.0, 1), 1e-5, 0, 1e-6),
-        (Phase(0.999999, 1.0, 100), 1e-5, 80, 150),
-        (Phase(1 - 2e-15, 1.0, 1968), 1e-2, 1080, 1090),
+        (Event(0.01, 0.0, 10), 1e-5, math.inf, math.inf),
+        (Event(0.01, 1.0, 0), 1e-5, 0, 0),
+        (Event(0.01, 1e-6, 10), 1e-5, 1e6, 1e14),
+        (Event(0.01, 1e-3, 10), 1e-5, 1e5, 1e8),
+        (Event(0.01, 1e-2, 10), 1e-5, 1e2, 1e6),
+        (Event(0.01, 1e9, 1000), 1e-5, 0, 1e-6),
+        (Event(1.0, 1.0, 1), 1e-5, 4, 5),
+        (Event(0.01, 1.0, 1000), 1e-15, 3, 10),
+        (Event(0.01, 1.0, 1000), 0.5, 0, 0.1),
+        (Event(1e-9, 1.0, 1), 1e-5, 0, 1e-6),
+        (Event(0.999999, 1.0, 100), 1e-5, 80, 150),
+        (Event(1 - 2e-15, 1.0, 1968), 1e-2, 1080, 1090),
     ],
 )
-def test_extremes_have_sensible_answers(phase, delta, low, high):
-    assert low <= cost([phase], delta).epsilon <= high
+def test_extremes_have_sensible_answers(event, delta, low, high):
+    assert low <= cost([event], delta).epsilon <= high
 
 
 def test_accuracy_at_tiny_delta_where_a_plain_fourier_transform_fails():
     """At delta 1e-15 the Gaussian bound without sampling and RDP are above, and a 20 times larger delta is below."""
-    phase = Phase(256 / 60_000, 1.1, 14_062)
-    found = pld.epsilon([phase], 1e-15)
-    assert pld.epsilon([phase], 2e-14) < found < renyi_epsilon([phase], 1e-15)
+    event = Event(256 / 60_000, 1.1, 14_062)
+    found = pld.epsilon([event], 1e-15)
+    assert pld.epsilon([event], 2e-14) < found < renyi_epsilon([event], 1e-15)
 
 
-phases = st.builds(
-    Phase,
+events = st.builds(
+    Event,
     rate=st.floats(-4, 0).map(lambda x: 10**x),
     multiplier=st.floats(-0.3, 1.5).map(lambda x: 10**x),
     steps=st.integers(1, 20_000),
@@ -189,38 +189,38 @@ deltas = st.floats(-10, -2).map(lambda x: 10**x)
 
 
 @settings(max_examples=40)
-@given(phases, deltas, st.floats(1.02, 3))
-def test_more_noise_fewer_steps_a_smaller_rate_or_a_larger_delta_never_cost_more(phase, delta, factor):
-    base = cost_for_search([phase], delta).epsilon
+@given(events, deltas, st.floats(1.02, 3))
+def test_more_noise_fewer_steps_a_smaller_rate_or_a_larger_delta_never_cost_more(event, delta, factor):
+    base = cost_for_search([event], delta).epsilon
     slack = 1 + 1e-3  # the grid is chosen anew for each figure
-    assert cost_for_search([Phase(phase.rate, phase.multiplier * factor, phase.steps)], delta).epsilon <= base * slack
+    assert cost_for_search([Event(event.rate, event.multiplier * factor, event.steps)], delta).epsilon <= base * slack
     assert (
-        cost_for_search([Phase(phase.rate, phase.multiplier, math.ceil(phase.steps / factor))], delta).epsilon
+        cost_for_search([Event(event.rate, event.multiplier, math.ceil(event.steps / factor))], delta).epsilon
         <= base * slack
     )
-    assert cost_for_search([Phase(phase.rate / factor, phase.multiplier, phase.steps)], delta).epsilon <= base * slack
-    assert cost_for_search([phase], delta * factor).epsilon <= base * slack
+    assert cost_for_search([Event(event.rate / factor, event.multiplier, event.steps)], delta).epsilon <= base * slack
+    assert cost_for_search([event], delta * factor).epsilon <= base * slack
 
 
 @settings(max_examples=25)
-@given(phases, deltas)
-def test_never_above_the_simpler_bounds(phase, delta):
-    found = cost([phase], delta).epsilon
-    assert 0 <= found <= gdp.epsilon(math.sqrt(phase.steps) / phase.multiplier, delta)
+@given(events, deltas)
+def test_never_above_the_simpler_bounds(event, delta):
+    found = cost([event], delta).epsilon
+    assert 0 <= found <= gdp.epsilon(math.sqrt(event.steps) / event.multiplier, delta)
 
 
 def test_equal_releases_are_counted_together_in_any_order():
-    one, two = Phase(0.01, 1.0, 30), Phase(0.02, 1.5, 40)
-    assert merge([one, two, one]) == [Phase(0.01, 1.0, 60), two]
-    assert cost([one, two, one], 1e-5) == cost([Phase(0.01, 1.0, 60), two], 1e-5)
+    one, two = Event(0.01, 1.0, 30), Event(0.02, 1.5, 40)
+    assert merge([one, two, one]) == [Event(0.01, 1.0, 60), two]
+    assert cost([one, two, one], 1e-5) == cost([Event(0.01, 1.0, 60), two], 1e-5)
 
 
 def test_phases_compose():
-    split = cost([Phase(0.01, 1.0, 500), Phase(0.01, 1.0000001, 500)], 1e-5).epsilon
-    assert split == pytest.approx(cost([Phase(0.01, 1.0, 1000)], 1e-5).epsilon, rel=1e-3)
-    more = cost([Phase(0.01, 1.0, 1000), Phase(0.3, 8.0, 20)], 1e-5).epsilon
-    assert more > cost([Phase(0.01, 1.0, 1000)], 1e-5).epsilon
-    assert math.isinf(cost([Phase(0.01, 1.0, 1000), Phase(0.3, 0.0, 1)], 1e-5).epsilon)
+    split = cost([Event(0.01, 1.0, 500), Event(0.01, 1.0000001, 500)], 1e-5).epsilon
+    assert split == pytest.approx(cost([Event(0.01, 1.0, 1000)], 1e-5).epsilon, rel=1e-3)
+    more = cost([Event(0.01, 1.0, 1000), Event(0.3, 8.0, 20)], 1e-5).epsilon
+    assert more > cost([Event(0.01, 1.0, 1000)], 1e-5).epsilon
+    assert math.isinf(cost([Event(0.01, 1.0, 1000), Event(0.3, 0.0, 1)], 1e-5).epsilon)
 
 
 @pytest.mark.parametrize(
@@ -240,32 +240,32 @@ def test_between_grid_points_the_figure_is_not_below_the_truth(rate, multiplier,
         return rate * norm.sf((x - 1) / multiplier) - factor
 
     exact = brentq(lambda e: curve(e) - delta, 0, 1e6, xtol=1e-12)
-    found = pld.epsilon([Phase(rate, multiplier, 1)], delta)
+    found = pld.epsilon([Event(rate, multiplier, 1)], delta)
     assert exact * (1 - 1e-9) <= found <= exact * 1.005
 
 
 @pytest.mark.parametrize("multiplier", [1e4, 1e6, 1e8])
 def test_renyi_divergences_that_round_to_zero_do_not_count(multiplier):
-    phase = Phase(0.5, multiplier, 10**6)
-    assert cost([phase], 1e-10).epsilon == pytest.approx(cost_for_search([phase], 1e-10).epsilon)
-    assert cost([phase], 1e-10).epsilon > 0
+    event = Event(0.5, multiplier, 10**6)
+    assert cost([event], 1e-10).epsilon == pytest.approx(cost_for_search([event], 1e-10).epsilon)
+    assert cost([event], 1e-10).epsilon > 0
 
 
 def test_rare_great_gains_do_not_wrap_around():
     """In the add direction a rare loss of -13 must not reappear at the top of the window."""
-    assert pld.epsilon([Phase(4.254658e-06, 0.37254964, 966_868)], 7.21023e-05) == pytest.approx(1.93451, rel=5e-3)
+    assert pld.epsilon([Event(4.254658e-06, 0.37254964, 966_868)], 7.21023e-05) == pytest.approx(1.93451, rel=5e-3)
 
 
 @pytest.mark.parametrize(
     ("phase", "delta"),
     [
-        (Phase(0.01, 100.0, 10**6), 0.0398669),
-        (Phase(0.1, 300.0, 10**6), 0.13237166511518392),
-        (Phase(1e-7, 0.002, 10**6), 1e-15),
-        (Phase(0.217, 0.00375, 571_360), 5e-11),
-        (Phase(1e-12, 1.0, 1000), 1e-5),
+        (Event(0.01, 100.0, 10**6), 0.0398669),
+        (Event(0.1, 300.0, 10**6), 0.13237166511518392),
+        (Event(1e-7, 0.002, 10**6), 1e-15),
+        (Event(0.217, 0.00375, 571_360), 5e-11),
+        (Event(1e-12, 1.0, 1000), 1e-5),
     ],
 )
-def test_awkward_figures_need_no_great_memory(phase, delta):
-    found = cost_for_search([phase], delta).epsilon
-    assert 0 <= found <= gdp.epsilon(math.sqrt(phase.steps) / phase.multiplier, delta)
+def test_awkward_figures_need_no_great_memory(event, delta):
+    found = cost_for_search([event], delta).epsilon
+    assert 0 <= found <= gdp.epsilon(math.sqrt(event.steps) / event.multiplier, delta)

@@ -23,7 +23,7 @@ from discreet import (
     Tuning,
     VarianceGamma,
 )
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.accounting.guarantee import guarantee
 from discreet.papers.claims import enveloped
 
@@ -90,22 +90,22 @@ def test_infinite_claims_are_valid_json_too():
 def test_a_number_of_units_that_one_release_has_for_public_is_public(first):
     """Whatever the order, and whatever the run says of itself."""
     other = {"add-remove": "zero-out", "zero-out": "add-remove"}[first]
-    phases = [Phase(0.01, 1.0, 100, adjacency=first), Phase(1.0, 9.0, 1, adjacency=other)]
-    assert guarantee(phases, 1e-5).adjacency == "zero-out"
-    assert guarantee(phases, 1e-5, adjacency="add-remove").adjacency == "zero-out"
-    assert guarantee(phases[:1], 1e-5).adjacency == first
+    events = [Event(0.01, 1.0, 100, adjacency=first), Event(1.0, 9.0, 1, adjacency=other)]
+    assert guarantee(events, 1e-5).adjacency == "zero-out"
+    assert guarantee(events, 1e-5, adjacency="add-remove").adjacency == "zero-out"
+    assert guarantee(events[:1], 1e-5).adjacency == first
 
 
 def test_the_relation_is_that_of_the_releases():
-    found = guarantee([Phase(0.01, 1.0, 100, adjacency="replace")], 1e-5)
+    found = guarantee([Event(0.01, 1.0, 100, adjacency="replace")], 1e-5)
     assert found.adjacency == "replace"
     assert "replaced by another" in str(found)
     with pytest.raises(PrivacyError, match="analysed under"):
-        guarantee([Phase(0.01, 1.0, 100)], 1e-5, adjacency="replace")
+        guarantee([Event(0.01, 1.0, 100)], 1e-5, adjacency="replace")
 
 
 def test_runs_on_the_same_data_compose():
-    one, two = Phase(0.01, 1.0, 100), Phase(1.0, 8.0, 1)
+    one, two = Event(0.01, 1.0, 100), Event(1.0, 8.0, 1)
     assert guarantee([one, two], 1e-5).epsilon > max(guarantee([p], 1e-5).epsilon for p in (one, two))
 
 
@@ -146,7 +146,7 @@ def test_the_json_of_any_noise_round_trips(noise):
     ],
 )
 def test_a_guarantee_that_was_tampered_with_is_refused(change, words):
-    values = json.loads(guarantee([Phase(0.01, 1.0, 100)], 1e-5).to_json())
+    values = json.loads(guarantee([Event(0.01, 1.0, 100)], 1e-5).to_json())
     change(values)
     with pytest.raises(ConfigError, match=words):
         Guarantee.from_json(json.dumps(values))

@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from discreet import Laplace, StudentT
 from discreet.accounting import moments, rdp
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.papers.claims import enveloped
 
-phases = st.builds(
-    Phase,
+events = st.builds(
+    Event,
     rate=st.floats(-4, 0).map(lambda x: 10**x),
     multiplier=st.floats(-0.3, 1.5).map(lambda x: 10**x),
     steps=st.integers(1, 10_000),
@@ -20,7 +20,7 @@ whole = tuple(float(a) for a in (2, 3, 5, 8, 16, 64))
 
 
 @settings(max_examples=50, deadline=None)
-@given(phases, phases)
+@given(events, events)
 def test_composition_is_additive(one, two):
     together = rdp.divergences([one, two], whole)
     np.testing.assert_allclose(together, rdp.divergences([one], whole) + rdp.divergences([two], whole), rtol=1e-12)
@@ -39,28 +39,28 @@ def test_removing_dominates_adding(rate, multiplier, order):
         add = np.nansum(np.where(mixed > 0, zero**order * mixed ** (1.0 - order), 0)) * width
     assert remove >= add * (1 - 1e-9)
     if order * 14 / multiplier < 200 and order <= 3:
-        found = rdp.divergences([Phase(rate, multiplier, 1)], (float(order),))[0]
+        found = rdp.divergences([Event(rate, multiplier, 1)], (float(order),))[0]
         assert found == pytest.approx(math.log(remove) / (order - 1), rel=1e-4, abs=1e-9)
 
 
 def test_the_papers_conversion_is_never_below_the_improved_one():
-    found = rdp.divergences([Phase(256 / 60_000, 1.1, 14_062)])
+    found = rdp.divergences([Event(256 / 60_000, 1.1, 14_062)])
     assert rdp.classic(found, rdp.ORDERS, 1e-5) == pytest.approx(3.008, abs=6e-4)
     assert rdp.improved(found, rdp.ORDERS, 1e-5) == pytest.approx(2.597, abs=6e-4)
 
 
 @pytest.mark.parametrize("law", [StudentT(9), Laplace()], ids=str)
 def test_fractional_orders_lie_on_a_line_above_a_convex_function(law):
-    phase = enveloped(law.law, 1.0, 1_000, 0.01, 1)
+    event = enveloped(law.law, 1.0, 1_000, 0.01, 1)
     orders = (2.0, 2.5, 3.0, 3.25, 4.0)
-    two, half, three, quarter, four = rdp.divergences([phase], orders)
+    two, half, three, quarter, four = rdp.divergences([event], orders)
     assert 1.5 * half == pytest.approx((1 * two + 2 * three) / 2)
     assert 2.25 * quarter == pytest.approx(0.75 * 2 * three + 0.25 * 3 * four)
 
 
 def test_nothing_is_said_beyond_the_largest_order_that_was_computed():
-    phase = enveloped(StudentT(9).law, 1.0, 1_000, 0.01, 1)
-    assert math.isinf(rdp.divergences([phase], (moments.MOST + 1.0,))[0])
+    event = enveloped(StudentT(9).law, 1.0, 1_000, 0.01, 1)
+    assert math.isinf(rdp.divergences([event], (moments.MOST + 1.0,))[0])
 
 
 @pytest.mark.parametrize(
@@ -69,9 +69,9 @@ def test_nothing_is_said_beyond_the_largest_order_that_was_computed():
      ({"scheme": "fixed-batches"}, 1)],
 )  # fmt: skip
 def test_where_no_amplification_is_proven_everybody_counts_as_taking_part(settings, times):
-    found = rdp.divergences([Phase(0.01, 1.0, 1, **settings)], (2.0, 7.5))
+    found = rdp.divergences([Event(0.01, 1.0, 1, **settings)], (2.0, 7.5))
     np.testing.assert_allclose(found, [times**2, 7.5 * times**2 / 2])
 
 
 def test_without_sampling_the_gaussian_divergence_is_known_for_every_relation():
-    assert rdp.divergences([Phase(1.0, 4.0, 3, adjacency="replace", group=2)], (5.0,))[0] == pytest.approx(3 * 5 / 2)
+    assert rdp.divergences([Event(1.0, 4.0, 3, adjacency="replace", group=2)], (5.0,))[0] == pytest.approx(3 * 5 / 2)

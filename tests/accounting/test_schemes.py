@@ -12,22 +12,22 @@ from discreet import ConfigError, Laplace, PrivacyError, StudentT, Tuning
 from discreet.accounting import cost, cost_for_search, pld
 from discreet.accounting import dominating_pairs as pairs
 from discreet.accounting import gaussian as gdp
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.accounting.gaussian_domination import gaussian_rate
 
-MNIST = Phase(256 / 60_000, 1.1, 14_062)
+MNIST = Event(256 / 60_000, 1.1, 14_062)
 DELTA = 1e-5
 
 
-def changed(phase, **settings):
+def changed(event, **settings):
     from dataclasses import replace
 
-    return replace(phase, **settings)
+    return replace(event, **settings)
 
 
 def test_replace_one_under_poisson():
     assert cost([changed(MNIST, adjacency="replace")], DELTA).epsilon == pytest.approx(4.22, abs=5e-3)
-    small = Phase(64 / 60_000, 1.0, 9_375, adjacency="replace")
+    small = Event(64 / 60_000, 1.0, 9_375, adjacency="replace")
     assert cost([small], DELTA).epsilon == pytest.approx(0.82, abs=5e-3)
 
 
@@ -43,7 +43,7 @@ def test_replace_one_against_dp_accounting(rate, multiplier, steps):
         neighboring_relation=NeighboringRelation.REPLACE_ONE,
     )
     expected = made.self_compose(steps).get_epsilon_for_delta(DELTA)
-    found = pld.epsilon([Phase(rate, multiplier, steps, adjacency="replace")], DELTA)
+    found = pld.epsilon([Event(rate, multiplier, steps, adjacency="replace")], DELTA)
     assert found == pytest.approx(expected, rel=2e-3)
 
 
@@ -61,36 +61,36 @@ def test_groups_against_dp_accounting():
     sizes, chances = list(range(4)), [float(binom.pmf(j, 3, 0.02)) for j in range(4)]
     theirs = PLDAccountant(value_discretization_interval=2e-4)
     theirs.compose(dp_event.SelfComposedDpEvent(dp_event.MixtureOfGaussiansDpEvent(1.5, sizes, chances), 100))
-    found = pld.epsilon([Phase(0.02, 1.5, 100, group=3)], DELTA)
+    found = pld.epsilon([Event(0.02, 1.5, 100, group=3)], DELTA)
     assert found == pytest.approx(theirs.get_epsilon(DELTA), rel=2e-3)
 
 
 def test_a_group_without_sampling_moves_the_sum_by_its_size():
-    assert cost([Phase(1.0, 6.0, 5, group=3)], DELTA) == cost([Phase(1.0, 2.0, 5)], DELTA)
-    assert cost([Phase(1.0, 6.0, 5, adjacency="replace")], DELTA) == cost([Phase(1.0, 3.0, 5)], DELTA)
+    assert cost([Event(1.0, 6.0, 5, group=3)], DELTA) == cost([Event(1.0, 2.0, 5)], DELTA)
+    assert cost([Event(1.0, 6.0, 5, adjacency="replace")], DELTA) == cost([Event(1.0, 3.0, 5)], DELTA)
 
 
 @pytest.mark.parametrize(
     ("phase", "printed"),
     [
-        (Phase(1.0, 1.1, 60), 54.05),  # THEORY 7 prints 54.1
-        (Phase(1.0, 1.1, 60, adjacency="replace"), 158.4),
-        (Phase(1.0, 1.0, 10), 17.86),
-        (Phase(1.0, 1.0, 10, adjacency="replace"), 46.21),
-        (Phase(256 / 60_000, 1.1, 14_062, scheme="fixed-batches"), 60.38),
-        (Phase(256 / 50_000, 1.1, 19_531, scheme="fixed-batches"), 86.42),
+        (Event(1.0, 1.1, 60), 54.05),  # THEORY 7 prints 54.1
+        (Event(1.0, 1.1, 60, adjacency="replace"), 158.4),
+        (Event(1.0, 1.0, 10), 17.86),
+        (Event(1.0, 1.0, 10, adjacency="replace"), 46.21),
+        (Event(256 / 60_000, 1.1, 14_062, scheme="fixed-batches"), 60.38),
+        (Event(256 / 50_000, 1.1, 19_531, scheme="fixed-batches"), 86.42),
     ],
 )
-def test_without_amplification(phase, printed):
-    assert cost([phase], DELTA).epsilon == pytest.approx(printed, abs=6e-3 * max(1, printed / 100) * 10)
+def test_without_amplification(event, printed):
+    assert cost([event], DELTA).epsilon == pytest.approx(printed, abs=6e-3 * max(1, printed / 100) * 10)
 
 
 def test_fixed_batches_against_a_direct_sum():
     """T7: the curve is the average over how often an example took part."""
     from scipy.stats import binom
 
-    phase = Phase(0.25, 2.0, 12, scheme="fixed-batches")
-    epsilon = cost([phase], 1e-3).epsilon
+    event = Event(0.25, 2.0, 12, scheme="fixed-batches")
+    epsilon = cost([event], 1e-3).epsilon
     total = sum(binom.pmf(k, 12, 0.25) * gdp.delta(math.sqrt(k) / 2, epsilon) for k in range(1, 13))
     assert total <= 1e-3
     assert total == pytest.approx(1e-3, rel=1e-6)
@@ -101,16 +101,16 @@ def test_fixed_batches_against_a_direct_sum():
 
 def test_fixed_size_is_below_the_renyi_bound_and_above_poissons():
     """THEORY 7 has 24.1 and 8.4 by Rényi divergences; the pair used here proves less."""
-    for phase, renyi in ((MNIST, 24.1), (Phase(64 / 60_000, 1.0, 9_375), 8.4)):
-        found = cost([changed(phase, scheme="fixed-size", adjacency="replace")], DELTA).epsilon
-        assert cost([phase], DELTA).epsilon < found < renyi
+    for event, renyi in ((MNIST, 24.1), (Event(64 / 60_000, 1.0, 9_375), 8.4)):
+        found = cost([changed(event, scheme="fixed-size", adjacency="replace")], DELTA).epsilon
+        assert cost([event], DELTA).epsilon < found < renyi
 
 
 @pytest.mark.parametrize("multiplier", [0.8, 2.0])
 @pytest.mark.parametrize("rate", [0.05, 0.3])
 def test_one_step_of_fixed_size_has_the_amplified_curve(rate, multiplier):
     """Balle, Barthe and Gaboardi: at 1 + q (a - 1) the curve is q times the query's at a, exactly."""
-    made = pairs.pairs_of(Phase(rate, multiplier, 1, scheme="fixed-size", adjacency="replace"))[0].losses(1e-4, 1e-15)
+    made = pairs.pairs_of(Event(rate, multiplier, 1, scheme="fixed-size", adjacency="replace"))[0].losses(1e-4, 1e-15)
     assert made.masses.sum() + made.infinity == pytest.approx(1)
     for epsilon in (0.0, 0.1, 1.0):
         base = math.log1p(math.expm1(epsilon) / rate)
@@ -127,9 +127,9 @@ def test_fixed_size_bounds_the_worst_data_there_is():
     minus, plus = norm.pdf(x, -1, multiplier) * width, norm.pdf(x, 1, multiplier) * width
     with_other = (minus + plus) / 2
     p, q = np.multiply.outer(with_other, with_other).ravel(), np.multiply.outer(plus, plus).ravel()
-    phase = Phase(rate, multiplier, steps, scheme="fixed-size", adjacency="replace")
+    event = Event(rate, multiplier, steps, scheme="fixed-size", adjacency="replace")
     for delta in (1e-1, 1e-2, 1e-3):
-        epsilon = cost([phase], delta).epsilon
+        epsilon = cost([event], delta).epsilon
         for first, second in ((p, q), (q, p)):
             assert np.maximum(first - math.exp(epsilon) * second, 0).sum() <= delta
 
@@ -137,9 +137,9 @@ def test_fixed_size_bounds_the_worst_data_there_is():
 def test_a_group_may_be_spread_over_as_many_fixed_batches():
     """Two units in two batches take part twice as often as two in one: that is what is not undercut."""
     for multiplier, steps, delta in ((0.3, 10, 1e-2), (0.5, 1, 9.5e-3), (2.0, 1000, 1e-5)):
-        pair = cost([Phase(1e-2, multiplier, steps, scheme="fixed-batches", group=2)], delta).epsilon
-        spread = cost([Phase(2e-2, multiplier, steps, scheme="fixed-batches")], delta).epsilon
-        together = cost([Phase(1e-2, multiplier / 2, steps, scheme="fixed-batches")], delta).epsilon
+        pair = cost([Event(1e-2, multiplier, steps, scheme="fixed-batches", group=2)], delta).epsilon
+        spread = cost([Event(2e-2, multiplier, steps, scheme="fixed-batches")], delta).epsilon
+        together = cost([Event(1e-2, multiplier / 2, steps, scheme="fixed-batches")], delta).epsilon
         assert pair >= max(spread, together) * (1 - 1e-9)
 
 
@@ -158,7 +158,7 @@ def test_a_cap_takes_its_chance_from_delta():
 
 def test_replacing_with_other_noise_goes_in_two_hops():
     law = StudentT(9).law
-    one = Phase(0.01, 1.2 / gaussian_rate(law), 200, law=law, scale=1.2)
+    one = Event(0.01, 1.2 / gaussian_rate(law), 200, law=law, scale=1.2)
     found = cost([changed(one, adjacency="replace")], DELTA)
     assert "2 hops" in found.accountant
     half = found.epsilon / 2  # the single relation's epsilon at a delta that leaves room for the second hop
@@ -168,18 +168,18 @@ def test_replacing_with_other_noise_goes_in_two_hops():
 
 def test_hops_follow_the_group_formula():
     """Fixed size, groups of two: (2 eps, delta (1 + e^eps))."""
-    one = Phase(0.01, 2.0, 100, scheme="fixed-size", adjacency="replace")
+    one = Event(0.01, 2.0, 100, scheme="fixed-size", adjacency="replace")
     found = cost([changed(one, group=2)], DELTA).epsilon / 2
     assert cost([one], DELTA / (1 + math.exp(found))).epsilon <= found * 1.001
 
 
 def test_different_relations_do_not_add_up():
     with pytest.raises(PrivacyError, match="same one"):
-        cost([MNIST, Phase(0.01, 1.0, 5, adjacency="replace")], DELTA)
+        cost([MNIST, Event(0.01, 1.0, 5, adjacency="replace")], DELTA)
     with pytest.raises(PrivacyError, match="same one"):
-        cost([MNIST, Phase(0.01, 1.0, 5, group=2)], DELTA)
-    both = cost([Phase(0.01, 1.0, 5), Phase(0.01, 1.0, 5, adjacency="zero-out")], DELTA)
-    assert both.epsilon == pytest.approx(cost([Phase(0.01, 1.0, 10)], DELTA).epsilon, rel=1e-3)
+        cost([MNIST, Event(0.01, 1.0, 5, group=2)], DELTA)
+    both = cost([Event(0.01, 1.0, 5), Event(0.01, 1.0, 5, adjacency="zero-out")], DELTA)
+    assert both.epsilon == pytest.approx(cost([Event(0.01, 1.0, 10)], DELTA).epsilon, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_different_relations_do_not_add_up():
 )  # fmt: skip
 def test_a_phase_that_makes_no_sense_is_refused(settings):
     with pytest.raises(ConfigError):
-        Phase(**({"rate": 0.1, "multiplier": 1.0, "steps": 3} | settings))
+        Event(**({"rate": 0.1, "multiplier": 1.0, "steps": 3} | settings))
 
 
 @pytest.mark.parametrize("delta", [0.0, -1e-5, 1.0, 1.5, math.nan, None])
@@ -201,33 +201,33 @@ def test_a_delta_that_makes_no_sense_is_refused(delta):
 
 def test_tuning_adds_up_no_more_than_anything_else():
     with pytest.raises(PrivacyError, match="same one"):
-        cost([MNIST, Phase(1.0, 5.0, 1, adjacency="replace")], DELTA, Tuning(10, "geometric"))
+        cost([MNIST, Event(1.0, 5.0, 1, adjacency="replace")], DELTA, Tuning(10, "geometric"))
     assert cost([], DELTA, Tuning(10)).epsilon == 0
 
 
 def test_groups_with_other_noise_are_mixtures_of_the_gaussians_that_dominate():
     law = StudentT(9).law
-    one = Phase(0.01, 1.2 / gaussian_rate(law), 1_000, law=law, scale=1.2, group=5)
-    gaussian = Phase(0.01, 1.2 / gaussian_rate(law), 1_000, group=5)
+    one = Event(0.01, 1.2 / gaussian_rate(law), 1_000, law=law, scale=1.2, group=5)
+    gaussian = Event(0.01, 1.2 / gaussian_rate(law), 1_000, group=5)
     assert cost([one], DELTA).epsilon == pytest.approx(cost([gaussian], DELTA).epsilon)
 
 
 def test_different_schemes_under_one_relation_compose():
     """No pair is known for groups of sets of fixed size: then the curve without amplification is what is left."""
-    phases = [Phase(0.01, 9.0, 10, scheme="fixed-size", adjacency="replace", group=2),
-              Phase(0.02, 9.0, 10, adjacency="replace", group=2)]  # fmt: skip
-    assert math.isfinite(cost(phases, DELTA).epsilon)
+    events = [Event(0.01, 9.0, 10, scheme="fixed-size", adjacency="replace", group=2),
+              Event(0.02, 9.0, 10, adjacency="replace", group=2)]  # fmt: skip
+    assert math.isfinite(cost(events, DELTA).epsilon)
 
 
 def test_pca_and_training_compose():
     """THEORY 7: noise 2, 700 epochs, with a covariance of noise 4: 6.69."""
-    assert cost([Phase(0.01, 2.0, 70_000), Phase(1.0, 4.0, 1)], DELTA).epsilon == pytest.approx(6.69, abs=5e-3)
+    assert cost([Event(0.01, 2.0, 70_000), Event(1.0, 4.0, 1)], DELTA).epsilon == pytest.approx(6.69, abs=5e-3)
 
 
 def test_a_noise_schedule_lies_between_its_ends():
-    schedule = [Phase(0.01, sigma, 100) for sigma in (1.0, 1.2, 1.5, 2.0)]
+    schedule = [Event(0.01, sigma, 100) for sigma in (1.0, 1.2, 1.5, 2.0)]
     found = cost(schedule, DELTA).epsilon
-    assert cost([Phase(0.01, 2.0, 400)], DELTA).epsilon < found < cost([Phase(0.01, 1.0, 400)], DELTA).epsilon
+    assert cost([Event(0.01, 2.0, 400)], DELTA).epsilon < found < cost([Event(0.01, 1.0, 400)], DELTA).epsilon
 
 
 ways = st.sampled_from(
@@ -247,7 +247,7 @@ def test_laws_that_hold_for_every_way_of_taking_part(way, log_rate, multiplier, 
         if "law" in extra:
             extra |= {"scale": multiplier}
             multiplier = multiplier / gaussian_rate(extra["law"])
-        return cost_for_search([Phase(rate, multiplier, steps, **extra)], delta).epsilon
+        return cost_for_search([Event(rate, multiplier, steps, **extra)], delta).epsilon
 
     base, slack = epsilon(rate, multiplier, steps, delta), 1 + 2e-3
     assert epsilon(rate, multiplier * factor, steps, delta) <= base * slack

@@ -5,14 +5,14 @@ from scipy.stats import norm
 
 import discreet
 from discreet.accounting import cost, delta_curve
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.accounting.tradeoff import TradeOff, belief
 
 
 @pytest.mark.parametrize(("mu", "ceiling"), [(0.25, 0.151), (0.5, 0.217), (1.0, 0.389), (2.0, 0.764)])
 def test_ceilings_on_memorising_a_random_label(mu, ceiling):
     """T8 for Gaussian curves and ten classes: never below the truth, and close to it."""
-    tradeoff = TradeOff(delta_curve([Phase(1.0, 1 / mu, 1)], 1e-5))
+    tradeoff = TradeOff(delta_curve([Event(1.0, 1 / mu, 1)], 1e-5))
     exact = norm.cdf(norm.ppf(0.1) + mu)
     assert exact == pytest.approx(ceiling, abs=6e-4)
     assert exact <= tradeoff.memorisation(10) <= exact + 3e-3
@@ -25,7 +25,7 @@ def test_ceilings_from_one_epsilon_and_delta(epsilon, ceiling):
 
 @pytest.mark.parametrize("mu", [0.3, 1.0, 3.0])
 def test_the_trade_off_of_a_gaussian_curve(mu):
-    tradeoff = TradeOff(delta_curve([Phase(1.0, 1 / mu, 1)], 1e-5))
+    tradeoff = TradeOff(delta_curve([Event(1.0, 1 / mu, 1)], 1e-5))
     for x in (1e-3, 0.01, 0.1, 0.5, 0.9):
         exact = norm.cdf(norm.ppf(1 - x) - mu)
         assert exact - 5e-3 <= tradeoff(x) <= exact
@@ -37,29 +37,29 @@ def test_the_trade_off_of_a_gaussian_curve(mu):
 @pytest.mark.parametrize(
     "phase",
     [
-        Phase(0.01, 1.0, 500),
-        Phase(0.01, 1.0, 500, adjacency="replace"),
-        Phase(0.01, 1.0, 500, scheme="fixed-size", adjacency="replace"),
-        Phase(0.1, 2.0, 30, scheme="fixed-batches"),
-        Phase(0.01, 1.0, 500, overflow=1e-20),
+        Event(0.01, 1.0, 500),
+        Event(0.01, 1.0, 500, adjacency="replace"),
+        Event(0.01, 1.0, 500, scheme="fixed-size", adjacency="replace"),
+        Event(0.1, 2.0, 30, scheme="fixed-batches"),
+        Event(0.01, 1.0, 500, overflow=1e-20),
     ],
     ids=str,
 )
-def test_every_point_of_a_curve_is_what_accounting_proves(phase):
-    points = delta_curve([phase], 1e-5)
+def test_every_point_of_a_curve_is_what_accounting_proves(event):
+    points = delta_curve([event], 1e-5)
     epsilons = [e for e, _ in points]
-    assert min(epsilons) == 0 or phase.overflow or phase.scheme == "fixed-batches"
+    assert min(epsilons) == 0 or event.overflow or event.scheme == "fixed-batches"
     for epsilon, delta in points[:: max(1, len(points) // 5)]:
         if 1e-8 < delta < 0.9:
-            assert cost([phase], delta * (1 + 1e-3)).epsilon <= epsilon * (1 + 5e-3) + 1e-3
-    assert (cost([phase], 1e-5).epsilon, 1e-5) in [(e, d) for e, d in points]
+            assert cost([event], delta * (1 + 1e-3)).epsilon <= epsilon * (1 + 5e-3) + 1e-3
+    assert (cost([event], 1e-5).epsilon, 1e-5) in [(e, d) for e, d in points]
 
 
 def test_curves_against_dp_accounting():
     from dp_accounting.pld import privacy_loss_distribution as theirs
 
     made = theirs.from_gaussian_mechanism(1.0, sampling_prob=0.01, value_discretization_interval=1e-4).self_compose(500)
-    for epsilon, delta in delta_curve([Phase(0.01, 1.0, 500)], 1e-6):
+    for epsilon, delta in delta_curve([Event(0.01, 1.0, 500)], 1e-6):
         if delta > 1e-9:
             assert delta == pytest.approx(made.get_delta_for_epsilon(epsilon), rel=1e-2)
 
@@ -85,7 +85,7 @@ def test_what_a_guarantee_says_of_an_attacker():
 @pytest.mark.parametrize(("mu", "delta"), [(1.0, 1e-5), (0.1, 1e-5), (3.0, 1e-3)])
 def test_a_loss_that_is_exceeded_only_with_some_probability(mu, delta):
     """More than epsilon at that delta: the loss of a Gaussian release is normal, mean mu^2 / 2, deviation mu."""
-    found = TradeOff(delta_curve([Phase(1.0, 1 / mu, 1)], delta)).surprise(delta)
+    found = TradeOff(delta_curve([Event(1.0, 1 / mu, 1)], delta)).surprise(delta)
     exact = mu**2 / 2 + mu * norm.isf(delta)
     assert exact <= found <= exact * 1.25
-    assert cost([Phase(1.0, 1 / mu, 1)], delta).epsilon < exact
+    assert cost([Event(1.0, 1 / mu, 1)], delta).epsilon < exact

@@ -19,10 +19,10 @@ import discreet.stages.mechanism
 from discreet import Clip, Gaussian, Mechanism, PerLayerClip, Plan, Poisson, PrivacyError, attach
 from discreet.audit.canaries import audit_run, directions
 from discreet.audit.game import play
-from discreet.ledger import Account
-from discreet.release.private_sum import Aggregate
+from discreet.ledger import RunLedger
+from discreet.release.private_sum import PrivateSum
 from discreet.release.sums import FloatSums
-from discreet.stages.noise.random import Room, Root
+from discreet.stages.noise.random import KeyTree, Scratch
 
 LEVEL = 0.01
 
@@ -162,20 +162,20 @@ def clip_each_tensor(patch):
 
 
 def noise_repeated(patch):
-    stream = Root.stream
-    patch.setattr(Root, "stream", lambda self, what, number: stream(self, what, 0 if what == "noise" else number))
+    stream = KeyTree.stream
+    patch.setattr(KeyTree, "stream", lambda self, what, number: stream(self, what, 0 if what == "noise" else number))
 
 
 def release_not_counted(patch):
-    patch.setattr(Account, "spend", lambda self, possible=int, **notes: None)
+    patch.setattr(RunLedger, "spend", lambda self, possible=int, **notes: None)
 
 
 def seed_fixed(patch):
     def fixed(self, seed=None):
-        self.seeded, self._process, self._room = False, 0, Room()
+        self.seeded, self._process, self._room = False, 0, Scratch()
         self._key = hashlib.sha256(b"the same in every run").digest()
 
-    patch.setattr(Root, "__init__", fixed)
+    patch.setattr(KeyTree, "__init__", fixed)
     patch.setattr("os.getpid", lambda: 0)
 
 
@@ -195,13 +195,13 @@ def noise_on_one_tensor(patch):
 
 
 def mean_of_the_batch(patch):
-    add = Aggregate.add
+    add = PrivateSum.add
 
     def realised(self, gradients, sound=None, shares=None):
         self._count = gradients.units
         add(self, gradients, sound, shares)
 
-    patch.setattr(Aggregate, "add", realised)
+    patch.setattr(PrivateSum, "add", realised)
 
 
 def drawn_twice(patch):
@@ -210,13 +210,13 @@ def drawn_twice(patch):
 
 
 def added_twice(patch):
-    add = Aggregate.add
+    add = PrivateSum.add
 
     def twice(self, gradients, sound=None, shares=None):
         add(self, gradients, sound, shares)
         add(self, gradients, sound, shares)
 
-    patch.setattr(Aggregate, "add", twice)
+    patch.setattr(PrivateSum, "add", twice)
 
 
 def microbatch_not_doubled(patch):
@@ -229,11 +229,11 @@ def nan_by_a_product(patch):
         sound = torch.ones(gradients.units, dtype=torch.bool) if sound is None else sound
         self._sums.add_weighted(gradients, {n: w.nan_to_num(0, 0, 0) * sound for n, w in weights.items()})
 
-    patch.setattr(Aggregate, "add", torch.no_grad()(add))
+    patch.setattr(PrivateSum, "add", torch.no_grad()(add))
 
 
 def everybody_in_every_step(patch):
-    patch.setattr(Poisson, "draw", lambda self, length, step, begun, streams: np.arange(length))
+    patch.setattr(Poisson, "draw", lambda self, length, step, origin_step, streams: np.arange(length))
 
 
 def batch_statistic(patch):

@@ -12,7 +12,7 @@ from torch import nn
 from discreet import AdaptiveClip, Clip, ConfigError, FixedSize, Gaussian, Mechanism, Plan, Poisson, PrivacyError, fit
 from discreet.audit.canaries import EXCLUDED
 from discreet.audit.one_run import OneRun
-from discreet.audit.witness import Declared, Witness, declare, verdicts
+from discreet.audit.witness import AuditSpec, RunAuditor, declare, verdicts
 from discreet.ledger import Ledger
 from discreet.ledger.verification import verify
 from discreet.stages.bounds import BoundedNetwork
@@ -40,7 +40,7 @@ def plan(noise=1.0, steps=3, size=50, **more):
 
 def witness(model, made, **settings):
     declared = declare(model, made, M, score=settings.pop("score", None))
-    return Witness(model, made, declared, loss_for(rows()), seed=3, **settings)
+    return RunAuditor(model, made, declared, loss_for(rows()), seed=3, **settings)
 
 
 def tells_all(found):
@@ -53,9 +53,9 @@ def test_guesses_are_fixed_by_the_plan_and_the_model_alone():
     assert first == second
     assert first.guesses_in + first.guesses_out <= M
     assert first.score == "likelihood"
-    assert Declared.from_dict(first.to_dict()) == first
+    assert AuditSpec.from_dict(first.to_dict()) == first
     with pytest.raises(ConfigError, match="cannot be read"):
-        Declared.from_dict({"canaries": 3})
+        AuditSpec.from_dict({"canaries": 3})
 
 
 @pytest.mark.parametrize(
@@ -163,7 +163,7 @@ def test_coins_are_on_disk_for_the_owner_alone_before_the_first_release(tmp_path
     seen = witness(model, made, secret=secret)
     seen.join(rows(), 0)
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
-    again = Witness(model, made, seen.declared, loss_for(rows()), secret=secret)
+    again = RunAuditor(model, made, seen.declared, loss_for(rows()), secret=secret)
     numbers = [w.join(rows(), 0)[2] for w in (seen, again)]
     assert (numbers[0] == numbers[1]).all()
     seen.forget_secret()
@@ -176,7 +176,7 @@ def test_a_run_that_was_stopped_keeps_its_coins_and_scores(tmp_path):
     first = witness(model, made, secret=tmp_path / "coins")
     assert not fit(model, rows(), made, audit=first, stop=lambda: True, **settings).finished
     model = network()
-    later = Witness(model, made, first.declared, loss_for(rows()), secret=tmp_path / "coins")
+    later = RunAuditor(model, made, first.declared, loss_for(rows()), secret=tmp_path / "coins")
     fitted = fit(model, rows(), made, audit=later, **settings)
     found = later.result(fitted.guarantee)
     assert (found.coins == first._coins).all()
@@ -199,7 +199,7 @@ def test_where_coins_are_lost_all_canaries_are_out_and_the_run_goes_on(tmp_path,
         first._coins = np.zeros(3, np.bool_)
         first.save()
     model = network()
-    later = Witness(model, made, first.declared, loss_for(rows()), secret=secret)
+    later = RunAuditor(model, made, first.declared, loss_for(rows()), secret=secret)
     fitted = fit(model, rows(), made, audit=later, **settings)
     assert fitted.finished
     assert fitted.guarantee.epsilon == pytest.approx(made.guarantee().epsilon)

@@ -142,12 +142,12 @@ def test_a_job_that_has_begun_stays_with_its_commit(repository, loaded):
     queue(repository, "start")
     until(lambda: kept(home) > 2)
     queue(repository, "stop")
-    (begun,) = (home / "jobs").glob("*/commit")
+    (origin_step,) = (home / "jobs").glob("*/commit")
     file = repository / "benchmarks" / "jobs" / "fake.py"
     file.write_text(file.read_text().replace('"accuracy": 0.5', '"accuracy": 0.9'))
     git = ["git", "-C", str(repository), "-c", "user.name=a", "-c", "user.email=a@example.org"]
     subprocess.run([*git, "commit", "-qam", "other"], check=True)
-    results, old = home / "measured" / "fake" / "it" / "full.jsonl", begun.read_text()
+    results, old = home / "measured" / "fake" / "it" / "full.jsonl", origin_step.read_text()
     queue(repository, "start")
     until(lambda: len(results.read_text().splitlines()) == 2)
     last = json.loads(results.read_text().splitlines()[-1])

@@ -334,10 +334,10 @@ def test_a_run_that_is_killed_at_any_moment_is_resumed_within_its_budget(table, 
         known = 0
         for _ in range(min(4, KILLS - kills)):
             moment = moments[kills] if kills < len(moments) else draw.choice(list(MOMENTS))
-            begun = (run / "config.toml").exists()
+            origin_step = (run / "config.toml").exists()
             arguments = (
                 ["resume", run]
-                if begun
+                if origin_step
                 else ["train", *flags(table, steps=60), "--set", "run.checkpoint_every=0.0", "--out", run]
             )
             with start(*arguments) as process:

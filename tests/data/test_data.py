@@ -1276,17 +1276,17 @@ def test_a_fixed_seed_is_written_down_and_no_seed_draws_anew(ledger):
 @pytest.mark.parametrize("noise", [0.7, 4.0, 10.0])
 def test_the_cost_is_that_of_one_gaussian_query(noise):
     for adjacency in ("zero-out", "add-remove"):
-        phase = ranges_cost(noise, adjacency)
-        assert (phase.rate, phase.steps, phase.adjacency) == (1.0, 1, adjacency)
-        assert cost([phase], DELTA).epsilon == pytest.approx(gdp.epsilon(1 / noise, DELTA), rel=1e-12)
+        event = ranges_cost(noise, adjacency)
+        assert (event.rate, event.steps, event.adjacency) == (1.0, 1, adjacency)
+        assert cost([event], DELTA).epsilon == pytest.approx(gdp.epsilon(1 / noise, DELTA), rel=1e-12)
     found = cost([ranges_cost(noise, "replace")], DELTA).epsilon
     assert found == pytest.approx(gdp.epsilon(math.sqrt(2) / noise, DELTA), rel=1e-12)
 
 
 def test_the_cost_is_accounted_together_with_a_run(ledger):
     plan = methods.dp_sgd(examples=1000, batch_size=10, steps=50, noise=1.0, delta=DELTA)
-    alone = cost([plan.phase(None)], DELTA).epsilon
-    assert cost([plan.phase(None), ranges_cost(5.0)], DELTA).epsilon > alone
+    alone = cost([plan.event(None)], DELTA).epsilon
+    assert cost([plan.event(None), ranges_cost(5.0)], DELTA).epsilon > alone
 
 
 @pytest.mark.parametrize(

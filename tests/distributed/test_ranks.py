@@ -228,9 +228,9 @@ def test_a_run_is_continued_by_another_number_of_ranks(tmp_path):
 
 def test_ranks_share_a_data_sets_ledger_with_other_processes(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", dataset="d", epsilon=100.0, delta=1e-5, key=b"k" * 16, reserve=2)
-    ledger.query("something", rank_work.plan(noise=Gaussian(1.0)).phase(None, steps=1))
+    ledger.query("something", rank_work.plan(noise=Gaussian(1.0)).event(None, steps=1))
     first = ranks.run(2, rank_work.counted, tmp_path, ledger, 3)
-    ledger.query("something else", rank_work.plan(noise=Gaussian(1.0)).phase(None, steps=1))
+    ledger.query("something else", rank_work.plan(noise=Gaussian(1.0)).event(None, steps=1))
     (run,) = verify(ledger.path, key=ledger.key).runs
     second = ranks.run(2, rank_work.counted, tmp_path, replace(ledger, run=run.run), 3)
     assert {rank[2] for rank in first} == {first[0][2]}

@@ -32,7 +32,7 @@ from discreet.accounting import gaussian as gdp
 from discreet.accounting.guarantee import guarantee
 from discreet.features import PrivatePCA, Projection
 from discreet.features import pca as module
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 
 DELTA = 1e-5
 
@@ -157,7 +157,7 @@ def test_more_rows_than_can_be_summed_exactly_are_refused(monkeypatch):
 def test_noise_is_symmetric_and_of_the_stated_deviation(noise):
     """Five standard errors each: a false alarm in about one of 10^6 seeds."""
     width = 300
-    drawn = module.with_noise(torch.zeros(width, width, dtype=torch.float64), noise, Root(3).stream("test", 0))
+    drawn = module.with_noise(torch.zeros(width, width, dtype=torch.float64), noise, KeyTree(3).stream("test", 0))
     assert torch.equal(drawn, drawn.T)
     weighted = math.sqrt(2) * drawn[tuple(torch.triu_indices(width, width, offset=1))]
     for values in (weighted, drawn.diagonal()):
@@ -176,8 +176,8 @@ def test_the_triangle_so_weighted_has_the_frobenius_norm():
 
 def test_noise_is_added_to_the_sum():
     x = total(torch.randn(50, 20))
-    noisy = module.with_noise(x, 2.0, Root(3).stream("test", 0))
-    zero = module.with_noise(torch.zeros_like(x), 2.0, Root(3).stream("test", 0))
+    noisy = module.with_noise(x, 2.0, KeyTree(3).stream("test", 0))
+    zero = module.with_noise(torch.zeros_like(x), 2.0, KeyTree(3).stream("test", 0))
     torch.testing.assert_close(noisy - x, zero)
 
 
@@ -318,9 +318,9 @@ def test_a_fit_is_always_counted_somewhere(ledger):
 @pytest.mark.parametrize(("noise", "epsilon"), [(16.0, 0.204), (7.0, 0.503), (4.0, 0.926)])
 @pytest.mark.parametrize("adjacency", ["zero-out", "add-remove"])
 def test_the_cost_is_that_of_one_gaussian_query(noise, epsilon, adjacency):
-    phase = PrivatePCA(components=60, noise=noise).cost(adjacency)
-    assert (phase.rate, phase.steps, phase.adjacency) == (1.0, 1, adjacency)
-    found = cost([phase], DELTA).epsilon
+    event = PrivatePCA(components=60, noise=noise).cost(adjacency)
+    assert (event.rate, event.steps, event.adjacency) == (1.0, 1, adjacency)
+    found = cost([event], DELTA).epsilon
     assert found == pytest.approx(epsilon, abs=1e-3)
     assert found == pytest.approx(gdp.epsilon(1 / noise, DELTA), rel=1e-12)
 
@@ -344,10 +344,10 @@ def test_a_replacement_costs_a_shift_by_the_square_root_of_two(noise):
     ],
 )
 def test_the_cost_composes_with_training_of_any_adjacency(sampling):
-    phase = Plan(sampling=sampling, mechanism=Mechanism(Clip(1.0), Gaussian(2.0)), steps=50, delta=DELTA).phase()
-    query = PrivatePCA(components=60, noise=4.0).cost(phase.adjacency)
-    apart = [cost([p], DELTA).epsilon for p in (phase, query)]
-    together = guarantee([phase, query], DELTA).epsilon
+    event = Plan(sampling=sampling, mechanism=Mechanism(Clip(1.0), Gaussian(2.0)), steps=50, delta=DELTA).event()
+    query = PrivatePCA(components=60, noise=4.0).cost(event.adjacency)
+    apart = [cost([p], DELTA).epsilon for p in (event, query)]
+    together = guarantee([event, query], DELTA).epsilon
     assert max(apart) < together < sum(apart)
 
 
@@ -415,7 +415,7 @@ def test_a_run_behind_the_projection_counts_it_in_its_own_ledger(path, normalise
     model = nn.Sequential(projection, nn.Linear(2, 2))
     private = attach(model, plan(), ledger=path)
     train(private, model, x, y)
-    expected = cost([plan().phase(), pca.cost()], DELTA).epsilon
+    expected = cost([plan().event(), pca.cost()], DELTA).epsilon
     assert private.guarantee().epsilon == expected > plan().guarantee().epsilon
     private.detach()
     assert [line["kind"] for line in lines(path)] == ["query", "run", *["release"] * 4]
@@ -429,7 +429,7 @@ def test_a_run_under_replacement_takes_a_projection_under_replacement(path, tmp_
     model = nn.Sequential(pca.fit(x, path, adjacency="replace"), nn.Linear(2, 2))
     private = attach(model, made, ledger=path)
     train(private, model, x, y)
-    assert private.guarantee().epsilon == cost([made.phase(), pca.cost("replace")], DELTA).epsilon
+    assert private.guarantee().epsilon == cost([made.event(), pca.cost("replace")], DELTA).epsilon
     private.detach()
     other = tmp_path / "other.jsonl"
     model = nn.Sequential(pca.fit(x, other), nn.Linear(2, 2))
@@ -452,7 +452,7 @@ def test_a_data_set_s_ledger_adds_the_projection_to_its_runs(path):
     private = attach(model, plan(), ledger=ledger)
     train(private, model, x, y)
     private.detach()
-    assert ledger.guarantee().epsilon == cost([plan().phase(), pca.cost()], DELTA).epsilon
+    assert ledger.guarantee().epsilon == cost([plan().event(), pca.cost()], DELTA).epsilon
 
 
 # --- the projection --------------------------------------------------------------------------------------------------

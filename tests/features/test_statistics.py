@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from discreet import BudgetExhausted, ConfigError, Ledger, Poisson, calibrate, methods, verify
 from discreet.accounting import cost
 from discreet.accounting import gaussian as gdp
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.features import Whitening
 from discreet.features import statistics as module
 from discreet.stages.sensitivity import GRID
@@ -75,7 +75,7 @@ def test_all_three_cost_what_three_gaussian_queries_cost():
     apart = gdp.epsilon(math.sqrt(1 / 20**2 + 1 / 8**2 + 1 / 6**2), 1e-5)
     together = cost([whitening.cost()], 1e-5).epsilon
     assert together == pytest.approx(apart, rel=1e-6)
-    assert whitening.cost("replace") == Phase(1.0, whitening.multiplier, 1, adjacency="replace")
+    assert whitening.cost("replace") == Event(1.0, whitening.multiplier, 1, adjacency="replace")
 
 
 def test_statistics_are_counted_before_a_row_is_read(tmp_path):

@@ -58,7 +58,7 @@ def test_a_tables_users_are_trained_verified_reported_and_resumed(visits, tmp_pa
     found = verify(run).runs[0]
     assert found.guarantee.unit == "user"
     assert found.guarantee.epsilon == said["guarantee"]["epsilon"]
-    assert found.guarantee.phases[0].rate == 8 / 32  # 32 of the 40 users; the others are held out
+    assert found.guarantee.events[0].rate == 8 / 32  # 32 of the 40 users; the others are held out
     page = (run / "report.html").read_text()
     assert "for each user" in page
     assert "federated" in page

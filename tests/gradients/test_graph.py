@@ -38,8 +38,8 @@ def test_graphs_have_one_signature_where_and_only_where_they_have_one_structure(
 def test_a_tensor_that_is_no_parameter_is_another_structure_and_a_stranger():
     known, unknown = graph(STRUCTURES[4]), graph(STRUCTURES[4], {id(W): "w"})
     assert known.signature != unknown.signature
-    assert not known.strangers
-    assert unknown.strangers == [V]
+    assert not known.unmanaged_leaves
+    assert unknown.unmanaged_leaves == [V]
     assert set(unknown.leaves.values()) == {"w"}
 
 

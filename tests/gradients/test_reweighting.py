@@ -206,7 +206,7 @@ def test_a_parameter_that_is_replaced_is_a_stranger_though_its_graph_has_the_sam
     engine = known(model)
     model[2].bias = nn.Parameter(R(3))
     found = engine.gradients(square_loss(model(R(B, 3))), B)
-    assert [id(tensor) for tensor in found.strangers] == [id(model[2].bias)]
+    assert [id(tensor) for tensor in found.unmanaged_leaves] == [id(model[2].bias)]
     assert "2.bias" not in found.uses
 
 

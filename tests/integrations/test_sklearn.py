@@ -19,7 +19,7 @@ from torch import nn
 
 from discreet import BudgetExhausted, ConfigError, Ledger, PrivacyError, attach, verify
 from discreet.accounting import cost
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.integrations.fit_registry import Register
 from discreet.training import fit as training
 
@@ -395,7 +395,7 @@ def test_a_score_is_counted_before_it_is_asked(tmp_path):
     found = [score(Always(1), np.zeros((1000, 1)), np.r_[np.ones(250), np.zeros(750)]) for _ in range(2)]
     assert found[0] != found[1]
     assert found == pytest.approx([0.25, 0.25], abs=0.06)  # twelve standard deviations
-    two = Phase(rate=1.0, multiplier=5.0, steps=2, adjacency="zero-out")
+    two = Event(rate=1.0, multiplier=5.0, steps=2, adjacency="zero-out")
     assert ledger.guarantee().epsilon == pytest.approx(cost([two], 1e-4).epsilon)
     with pytest.raises(BudgetExhausted):
         PrivateScore(ledger, noise=0.1)(None, None, np.zeros(5))  # nothing was even predicted

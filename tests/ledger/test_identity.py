@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from discreet import Ledger, PrivacyError, attach, verify
 from discreet.cli.app import app
-from discreet.ledger import Account, Identity, chained
+from discreet.ledger import Identity, RunLedger, chained
 from discreet.ledger.forks import forks
 from discreet.runs.run import Watch, resume, train
 
@@ -42,13 +42,13 @@ def lines(path):
 
 def test_the_name_is_in_the_folder_before_the_ledger_has_it_and_in_every_line(table, tmp_path, monkeypatch):  # noqa: F811
     seen = []
-    original = Account.__init__
+    original = RunLedger.__init__
 
     def spy(self, *arguments, **settings):
         seen.append((named(tmp_path / "a"), (tmp_path / "a" / "ledger.jsonl").exists()))
         original(self, *arguments, **settings)
 
-    monkeypatch.setattr(Account, "__init__", spy)
+    monkeypatch.setattr(RunLedger, "__init__", spy)
     train(config(table), tmp_path / "a")
     assert seen == [(named(tmp_path / "a"), False)]
     assert {line["run"] for line in lines(tmp_path / "a" / "ledger.jsonl")} == {named(tmp_path / "a")}
@@ -181,7 +181,7 @@ def test_a_ledger_of_an_earlier_version_is_read_and_says_so(tmp_path):
     assert found.old
     assert "An earlier version wrote it" in str(found)
     assert "what was tested of this is not in the ledger" in str(found.runs[0].guarantee)
-    assert Account(Ledger(tmp_path / "ledger.jsonl"), plan(), LAYOUT).released == 3
+    assert RunLedger(Ledger(tmp_path / "ledger.jsonl"), plan(), LAYOUT).released == 3
 
 
 def test_a_folder_of_an_earlier_version_is_continued_by_its_plan(table, tmp_path):  # noqa: F811
@@ -210,7 +210,7 @@ def test_a_state_of_an_earlier_version_is_continued_by_its_plan(tmp_path):
 
 
 def test_a_run_has_a_name_without_a_ledger_too():
-    first, second = (Account(None, plan(), LAYOUT) for _ in range(2))
+    first, second = (RunLedger(None, plan(), LAYOUT) for _ in range(2))
     assert first.name != second.name
     with pytest.raises(Exception, match="there is no ledger that could hold it"):
         attach(nn.Linear(3, 2), plan(), run=first.name)
@@ -218,7 +218,7 @@ def test_a_run_has_a_name_without_a_ledger_too():
 
 def test_a_named_run_of_ones_own_ledger(tmp_path):
     ledger = Ledger(tmp_path / "ledger.jsonl", run=Identity("0123abcd"))
-    account = Account(ledger, plan(), LAYOUT)
+    account = RunLedger(ledger, plan(), LAYOUT)
     account.spend()
     account.close()
-    assert Account(replace(ledger, run=None), plan(), LAYOUT).name == "0123abcd"
+    assert RunLedger(replace(ledger, run=None), plan(), LAYOUT).name == "0123abcd"

@@ -10,8 +10,8 @@ from torch import nn
 from torch.nn import functional as F
 
 from discreet import Clip, Gaussian, Mechanism, PerLayerClip, Plan, Poisson, PrivacyError, attach
-from discreet.accounting.events import Phase
-from discreet.ledger import Account, Ledger, chained, read
+from discreet.accounting.events import Event
+from discreet.ledger import Ledger, RunLedger, chained, read
 from discreet.stages.sensitivity import Layout
 
 LAYOUT = Layout(("w",), ((2, 3),))
@@ -23,7 +23,7 @@ def plan(steps=5, bound=None):
 
 
 def account(path, made=None, layout=LAYOUT, **settings):
-    return Account(None if path is None else Ledger(path, **settings), made or plan(), layout)
+    return RunLedger(None if path is None else Ledger(path, **settings), made or plan(), layout)
 
 
 def spent(path, count=3):
@@ -36,7 +36,7 @@ def spent(path, count=3):
 def test_releases_are_counted_and_run_length_encoded():
     ledger = spent(None)
     assert ledger.released == 3
-    assert ledger.phases == (Phase(0.25, 1.0, 3, adjacency="zero-out"),)
+    assert ledger.events == (Event(0.25, 1.0, 3, adjacency="zero-out"),)
 
 
 def test_a_file_continues_where_it_ended(tmp_path):
@@ -44,7 +44,7 @@ def test_a_file_continues_where_it_ended(tmp_path):
     first = spent(path)
     first.close()
     again = account(path)
-    assert (again.released, again.head, again.phases) == (3, first.head, first.phases)
+    assert (again.released, again.head, again.events) == (3, first.head, first.events)
     assert len(path.read_text().splitlines()) == 4
 
 
@@ -89,7 +89,7 @@ def test_a_torn_last_line_counts_as_spent(tmp_path, keep, releases, bound):
     path.write_bytes(whole[: start + keep] if keep > 0 else whole[:keep])
     again = account(path, plan(bound=bound))
     assert again.released == releases + 1
-    assert again.phases == (Phase(0.25, 1.0, releases + 1, adjacency="zero-out"),)
+    assert again.events == (Event(0.25, 1.0, releases + 1, adjacency="zero-out"),)
     again.close()
     assert json.loads(path.read_text().splitlines()[-1])["recovered"] is True
     assert account(path, plan(bound=bound)).released == releases + 1
@@ -186,8 +186,8 @@ def test_what_a_run_knows_of_itself_is_what_its_file_says(tmp_path, key):
         found, torn = read(tmp_path / "ledger.jsonl", key, (Gaussian,))
         assert not torn
         assert found == ledger._book.content
-    assert [p.multiplier for p in ledger.phases if p.steps] == [1.2, 1.0, 0.8]
-    assert sum(p.steps for p in ledger.phases) == 7
+    assert [p.multiplier for p in ledger.events if p.steps] == [1.2, 1.0, 0.8]
+    assert sum(p.steps for p in ledger.events) == 7
 
 
 def test_what_is_kept_of_a_file_does_not_grow_with_its_lines(tmp_path):

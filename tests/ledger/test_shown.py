@@ -86,7 +86,7 @@ FORGERIES = {
     "another plan": lambda run: (run / "plan.toml").write_text(
         (run / "plan.toml").read_text().replace("multiplier = 2.0", "multiplier = 9.0")
     ),
-    "other phases": lambda run: edit(run / "guarantee.json", lambda v: v["phases"][0].update(steps=1)),
+    "other events": lambda run: edit(run / "guarantee.json", lambda v: v["phases"][0].update(steps=1)),
 }
 
 

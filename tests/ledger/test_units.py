@@ -33,13 +33,13 @@ from discreet import (
     verify,
 )
 from discreet.accounting import cost, delta_curve, figures
-from discreet.accounting.events import Magnitudes, Phase, units_of
-from discreet.accounting.guarantee import Guarantee, guarantee, phase_from_dict, phase_to_dict
+from discreet.accounting.events import Event, Magnitudes, units_of
+from discreet.accounting.guarantee import Guarantee, event_from_dict, event_to_dict, guarantee
 from discreet.cli.app import app
 from discreet.data.ranges import private_ranges, ranges_cost
 from discreet.features import PrivatePCA, Whitening
 from discreet.federated import Rounds
-from discreet.ledger import Book
+from discreet.ledger import LedgerFile
 
 DELTA = 1e-5
 ROWS = 8  # of each user
@@ -121,9 +121,9 @@ KINDS = [Ledger, capped]
 
 
 def written_before_units(path, query=None, unit="example"):
-    """A user-level run's ledger as earlier versions wrote it: no line's phase has a unit."""
+    """A user-level run's ledger as earlier versions wrote it: no line's event has a unit."""
     if query is not None:
-        Book(Ledger(path)).append({"kind": "query", "what": "directions", "phase": phase_to_dict(query)})
+        LedgerFile(Ledger(path)).append({"kind": "query", "what": "directions", "phase": event_to_dict(query)})
     # the run is written by an empty file's account, then both are one chain
     other = path.with_name("run.jsonl")
     train_users(other)
@@ -231,21 +231,21 @@ def test_rows_that_really_are_a_users_move_the_covariance_by_as_much_as_is_count
 @pytest.mark.parametrize(
     "phase",
     [
-        Phase(0.5, 4.0, 1),
-        Phase(1.0, 4.0, 1, hardening="exact"),
-        Phase(0.5, 4.0, 1, scheme="fixed-size", adjacency="replace"),
-        Phase(0.5, 4.0, 1, scheme="fixed-batches"),
-        Phase(1.0, 4.0, 1, overflow=1e-9),
-        Phase(1.0, 0.0, 1, law=Laplace(1.0).law, scale=4.0, shifts=Magnitudes((0.25,), (1,))),
-        Phase(1.0, 4.0, 1, group=2),
+        Event(0.5, 4.0, 1),
+        Event(1.0, 4.0, 1, hardening="exact"),
+        Event(0.5, 4.0, 1, scheme="fixed-size", adjacency="replace"),
+        Event(0.5, 4.0, 1, scheme="fixed-batches"),
+        Event(1.0, 4.0, 1, overflow=1e-9),
+        Event(1.0, 0.0, 1, law=Laplace(1.0).law, scale=4.0, shifts=Magnitudes((0.25,), (1,))),
+        Event(1.0, 4.0, 1, group=2),
     ],
     ids=["sampled", "exact", "fixed-size", "fixed-batches", "capped", "laplace", "group"],
 )
-def test_what_is_not_proven_for_several_rows_is_refused(tmp_path, phase):
+def test_what_is_not_proven_for_several_rows_is_refused(tmp_path, event):
     with pytest.raises(PrivacyError, match=r"protects each row.*not proven"):
-        phase.per("user", 2)
+        event.per("user", 2)
     with pytest.raises(PrivacyError, match="row"):
-        Ledger(tmp_path / "ledger.jsonl", unit="user", rows=2).query("x", phase)
+        Ledger(tmp_path / "ledger.jsonl", unit="user", rows=2).query("x", event)
     assert not (tmp_path / "ledger.jsonl").exists()
 
 
@@ -256,9 +256,9 @@ def test_what_is_not_proven_for_several_rows_is_refused(tmp_path, phase):
         lambda path: Ledger(path, unit="example", rows=2),
         lambda path: Ledger(path, unit="user", rows=0),
         lambda path: Ledger(path, unit=""),
-        lambda path: Phase(1.0, 1.0, 1, unit=7),
-        lambda path: Phase(1.0, 1.0, 1).per("example", 2),
-        lambda path: Phase(1.0, 1.0, 1, unit="user").per("house", 2),
+        lambda path: Event(1.0, 1.0, 1, unit=7),
+        lambda path: Event(1.0, 1.0, 1).per("example", 2),
+        lambda path: Event(1.0, 1.0, 1, unit="user").per("house", 2),
         lambda path: train_rows(Ledger(path, unit="user")),
     ],
 )
@@ -303,7 +303,7 @@ def test_totals_of_user_level_runs_speak_of_users(tmp_path):
         assert total.unit == "user"
         assert "for each user" in str(total)
         assert "example" not in str(total)
-        assert {p.unit for p in total.phases} == {"user"}
+        assert {p.unit for p in total.events} == {"user"}
 
 
 def test_an_example_of_a_user_is_less_protected_than_the_user_is_from_leaving():
@@ -404,10 +404,10 @@ def test_an_old_mixed_ledger_is_read_with_the_honest_word(tmp_path):
 def test_an_old_mixed_data_sets_ledger_is_read_with_the_honest_word(tmp_path):
     path = tmp_path / "ledger.jsonl"
     train_users(capped(path))
-    book = Book(capped(path))
+    book = LedgerFile(capped(path))
     with book.locked():
-        phase = phase_to_dict(PrivatePCA(2, noise=10.0).cost())
-        book.append({"kind": "query", "what": "directions", "phase": phase})
+        event = event_to_dict(PrivatePCA(2, noise=10.0).cost())
+        book.append({"kind": "query", "what": "directions", "phase": event})
     rewritten(path, lambda line: line.get("phase", {}).pop("unit", None))
     for total in (capped(path).guarantee(), verify(path).total):
         assert (total.unit, total.epsilon, total.sound) == ("user", math.inf, False)
@@ -434,9 +434,9 @@ def test_lines_of_row_level_runs_are_as_they_were(tmp_path):
     pca(path)
     train_rows(path)
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    phases = [line["phase"] for line in lines if "phase" in line]
-    assert len(phases) == 2
-    assert not any("unit" in phase for phase in phases)
+    events = [line["phase"] for line in lines if "phase" in line]
+    assert len(events) == 2
+    assert not any("unit" in event for event in events)
     assert not any("rows" in line for line in lines)
     assert verify(path).runs[0].guarantee.unit == "example"
 
@@ -459,7 +459,7 @@ def test_an_old_guarantee_of_users_is_read_as_one():
 # --- no mixture is below the truth ------------------------------------------------------------------------------------
 
 RELEASES = st.builds(
-    Phase,
+    Event,
     st.just(1.0),
     st.floats(0.5, 50.0),
     st.integers(0, 4),
@@ -470,29 +470,29 @@ RELEASES = st.builds(
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(RELEASES, max_size=6), st.integers(1, 50), st.sampled_from([None, "example", "user"]))
-def test_no_mixture_is_told_below_the_true_composition_for_the_unit_named(phases, rows, unit):
+def test_no_mixture_is_told_below_the_true_composition_for_the_unit_named(events, rows, unit):
     """The truth, at rate 1: a user moves a row-level sum by `rows`, an example a user-level one by 2."""
-    found = guarantee(phases, DELTA, unit=unit)
+    found = guarantee(events, DELTA, unit=unit)
     factors = {"user": {"user": 1, "example": rows}, "example": {"user": 2, "example": 1}}[found.unit]
-    mu = math.hypot(*(math.sqrt(p.steps) * factors[p.unit] / p.multiplier for p in phases))
+    mu = math.hypot(*(math.sqrt(p.steps) * factors[p.unit] / p.multiplier for p in events))
     true = 0.0 if mu == 0 or math.erf(mu / math.sqrt(8)) <= DELTA else exact(mu)
     assert found.epsilon >= true * (1 - 1e-6)
-    if len(units_of(phases)) > 1:
+    if len(units_of(events)) > 1:
         assert not found.sound
-        assert cost(phases, DELTA).epsilon == math.inf
-        assert delta_curve(phases, DELTA) == ((math.inf, DELTA),)
-        assert set(figures(phases, DELTA).values()) == {math.inf}
+        assert cost(events, DELTA).epsilon == math.inf
+        assert delta_curve(events, DELTA) == ((math.inf, DELTA),)
+        assert set(figures(events, DELTA).values()) == {math.inf}
         for one, part in found.apart().items():
-            own = math.hypot(*(math.sqrt(p.steps) / p.multiplier for p in phases if p.unit == one))
+            own = math.hypot(*(math.sqrt(p.steps) / p.multiplier for p in events if p.unit == one))
             assert part.unit == one
             assert part.epsilon >= (0.0 if math.erf(own / math.sqrt(8)) <= DELTA else exact(own)) * (1 - 1e-6)
     # and with the rows declared, it is the truth itself
-    whole = guarantee([p if p.unit == "user" else p.per("user", rows) for p in phases], DELTA, unit="user")
-    mu = math.hypot(*(math.sqrt(p.steps) * (1 if p.unit == "user" else rows) / p.multiplier for p in phases))
+    whole = guarantee([p if p.unit == "user" else p.per("user", rows) for p in events], DELTA, unit="user")
+    mu = math.hypot(*(math.sqrt(p.steps) * (1 if p.unit == "user" else rows) / p.multiplier for p in events))
     true = 0.0 if mu == 0 or math.erf(mu / math.sqrt(8)) <= DELTA else exact(mu)
     assert true * (1 - 1e-6) <= whole.epsilon <= true * (1 + 1e-6) + 1e-9
 
 
 @given(RELEASES)
-def test_phases_are_read_as_they_were_written(phase):
-    assert phase_from_dict(json.loads(json.dumps(phase_to_dict(phase)))) == phase
+def test_phases_are_read_as_they_were_written(event):
+    assert event_from_dict(json.loads(json.dumps(event_to_dict(event)))) == event

@@ -30,9 +30,9 @@ from discreet import (
     verify,
 )
 from discreet.accounting import cost
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.cli.app import app
-from discreet.ledger import Account
+from discreet.ledger import RunLedger
 from discreet.stages.sensitivity import Layout
 
 LAYOUT = Layout(("w",), ((2, 3),))
@@ -59,7 +59,7 @@ def train(path, made=None, steps=None, model=None):
 
 
 def counted(path, count=3, made=None, **settings):
-    account = Account(Ledger(path, **settings), made or plan(), LAYOUT)
+    account = RunLedger(Ledger(path, **settings), made or plan(), LAYOUT)
     for _ in range(count):
         account.spend()
     account.close()
@@ -105,7 +105,7 @@ def test_a_torn_last_line_is_recognised_and_counted(tmp_path):
     assert found.torn
     assert found.runs[0].released == 4
     assert "cut off by a crash" in str(found)
-    assert Account(Ledger(path), plan(), LAYOUT).released == 4
+    assert RunLedger(Ledger(path), plan(), LAYOUT).released == 4
 
 
 def test_an_anchor_shows_what_was_cut_off_the_end(tmp_path):
@@ -223,7 +223,7 @@ def test_the_cost_of_tuning_is_in_what_is_verified(tmp_path):
 
 def test_queries_count_against_the_plans_own_limit(tmp_path):
     path, limit = tmp_path / "ledger.jsonl", plan().guarantee().epsilon * 1.01
-    Ledger(path).query("covariance", Phase(1.0, 0.5, 10, adjacency="zero-out"))
+    Ledger(path).query("covariance", Event(1.0, 0.5, 10, adjacency="zero-out"))
     with pytest.raises(BudgetExhausted, match="more than its limit"):
         attach(nn.Linear(3, 2), replace(plan(), epsilon=limit), ledger=path)
 
@@ -248,7 +248,7 @@ def test_a_ledger_that_is_a_link_is_refused_by_name(tmp_path):
 
 def test_a_file_that_somebody_else_appends_to_is_noticed(tmp_path):
     path = tmp_path / "ledger.jsonl"
-    account = Account(Ledger(path), plan(), LAYOUT)
+    account = RunLedger(Ledger(path), plan(), LAYOUT)
     with path.open("ab") as file:
         file.write(b"x")
     with pytest.raises(PrivacyError, match="changed by somebody else"):
@@ -257,7 +257,7 @@ def test_a_file_that_somebody_else_appends_to_is_noticed(tmp_path):
 
 def test_an_interruption_while_writing_leaves_a_ledger_that_can_be_continued(tmp_path, monkeypatch):
     path = tmp_path / "ledger.jsonl"
-    account = Account(Ledger(path), plan(), LAYOUT)
+    account = RunLedger(Ledger(path), plan(), LAYOUT)
 
     def interrupted(descriptor):
         raise KeyboardInterrupt
@@ -304,7 +304,7 @@ def capped(path, epsilon):
 
 def test_runs_on_one_data_set_compose_up_to_its_cap(tmp_path):
     path, one = tmp_path / "patients.jsonl", plan().guarantee().epsilon
-    two = cost([plan().phase(), plan().phase()], 1e-5).epsilon
+    two = cost([plan().event(), plan().event()], 1e-5).epsilon
     ledger = capped(path, two * 1.001)
     train(ledger)
     train(ledger, steps=1)  # ends early, but counts with its whole horizon
@@ -318,8 +318,8 @@ def test_runs_on_one_data_set_compose_up_to_its_cap(tmp_path):
 
 def test_queries_beside_training_count(tmp_path):
     path = tmp_path / "patients.jsonl"
-    pca = Phase(1.0, 4.0, 1, adjacency="zero-out")
-    ledger = capped(path, cost([pca, plan().phase()], 1e-5).epsilon * 1.001)
+    pca = Event(1.0, 4.0, 1, adjacency="zero-out")
+    ledger = capped(path, cost([pca, plan().event()], 1e-5).epsilon * 1.001)
     ledger.query("covariance", pca)
     train(ledger)
     with pytest.raises(BudgetExhausted):
@@ -328,7 +328,7 @@ def test_queries_beside_training_count(tmp_path):
     own = tmp_path / "own.jsonl"
     Ledger(own).query("covariance", pca)
     private = train(own)
-    assert private.guarantee().epsilon == pytest.approx(cost([pca, plan().phase()], 1e-5).epsilon)
+    assert private.guarantee().epsilon == pytest.approx(cost([pca, plan().event()], 1e-5).epsilon)
     assert verify(own).runs[0].guarantee.epsilon == pytest.approx(private.guarantee().epsilon)
 
 
@@ -481,9 +481,9 @@ def test_reserving_writes_less_and_a_crash_over_counts_by_as_many(tmp_path):
     path = tmp_path / "ledger.jsonl"
     account = counted(path, count=3, made=plan(steps=10), reserve=4)
     assert account.released == 3
-    assert account.phases[0].steps == 3
+    assert account.events[0].steps == 3
     assert len(path.read_text().splitlines()) == 2
-    again = Account(Ledger(path, reserve=4), plan(steps=10), LAYOUT)
+    again = RunLedger(Ledger(path, reserve=4), plan(steps=10), LAYOUT)
     assert again.released == 4
     for _ in range(6):
         again.spend()
@@ -502,7 +502,7 @@ def test_reserving_through_attach_ends_at_the_plans_end(tmp_path):
 
 def test_a_full_disk_leaves_a_ledger_that_can_be_continued(tmp_path, monkeypatch):
     path = tmp_path / "ledger.jsonl"
-    account = Account(Ledger(path), plan(), LAYOUT)
+    account = RunLedger(Ledger(path), plan(), LAYOUT)
     account.spend()
 
     def full(descriptor):

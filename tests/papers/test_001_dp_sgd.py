@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from discreet.accounting import cost, figures
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.papers import dp_sgd, paper
 from discreet.papers.experiment import Place, Result, Results
 
@@ -41,16 +41,16 @@ def test_everything_that_is_stated_of_a_case_has_one():
 
 @pytest.mark.parametrize("level", dp_sgd.LEVELS.values(), ids=dp_sgd.LEVELS)
 def test_a_full_level_reaches_its_epsilon_by_moments(level):
-    phase = Phase(0.01, level.noise, 100 * level.epochs)
-    moments = figures([phase], 1e-5)["Rényi, Mironov's conversion"]
+    event = Event(0.01, level.noise, 100 * level.epochs)
+    moments = figures([event], 1e-5)["Rényi, Mironov's conversion"]
     assert moments == pytest.approx(level.epsilon, rel=0.005)
-    assert cost([phase], 1e-5).epsilon < level.epsilon
+    assert cost([event], 1e-5).epsilon < level.epsilon
 
 
 def test_a_level_counts_its_projection(small, tmp_path):
     case = {"level": "small", "input": "pca", "epochs": 1}
     found = dp_sgd._levels_run(case, Place(tmp_path))
-    training, pca = Phase(40 / 240, 2.0, 6), Phase(1.0, 4.0, 1)
+    training, pca = Event(40 / 240, 2.0, 6), Event(1.0, 4.0, 1)
     assert found["epsilon"] == pytest.approx(cost([training, pca], 1e-5).epsilon, rel=1e-3)
     assert found["epsilon"] > cost([training], 1e-5).epsilon
     (row,) = found["curve"]
@@ -75,7 +75,7 @@ def test_directions_are_asked_for_once(small, tmp_path):
 
 def test_rates_are_compared_on_examples_that_are_not_trained_on(small, tmp_path):
     found = dp_sgd._optimizers_run({"optimizer": "Adam", "rate": 0.001, "epochs": 1}, Place(tmp_path))
-    training, pca = Phase(40 / 200, 4.0, 5), Phase(1.0, 7.0, 1)
+    training, pca = Event(40 / 200, 4.0, 5), Event(1.0, 7.0, 1)
     assert found["epsilon"] == pytest.approx(cost([training, pca], 1e-5).epsilon, rel=1e-3)
     assert 0 <= found["validation"] <= 1
 

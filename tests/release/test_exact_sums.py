@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 from discreet import Clip, ConfigError, Gaussian, Laplace, Mechanism, PerLayerClip, Plan, Poisson, attach
 from discreet.accounting import cost, rdp
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.stages.sensitivity import GRID
 
 N = 30
@@ -95,7 +95,7 @@ def test_chunks_and_microbatches_work_too():
 
 
 def test_it_is_accounted_by_whole_order_divergences_alone():
-    usual, hard = Phase(0.01, 1.0, 500), Phase(0.01, 1.0, 500, hardening="exact")
+    usual, hard = Event(0.01, 1.0, 500), Event(0.01, 1.0, 500, hardening="exact")
     found = cost([hard], 1e-5)
     assert "Rényi" in found.accountant
     assert found.epsilon > cost([usual], 1e-5).epsilon

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet import Clip, ConfigError, Gaussian, Mechanism, Plan, Poisson, PrivacyError, attach
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 
 N = 30
 X, Y = torch.randn(N, 4, generator=torch.Generator().manual_seed(0)), torch.arange(N) % 3
@@ -187,7 +187,7 @@ def test_the_noise_had_a_31_bit_default_seed(monkeypatch):
     asked = []
     original = os.urandom
     monkeypatch.setattr(os, "urandom", lambda n: asked.append(n) or original(n))
-    Root()
+    KeyTree()
     assert asked == [32]
 
 

@@ -3,7 +3,7 @@ import torch
 
 from discreet import Gaussian, PrivacyError
 from discreet.release.sums import FloatSums
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 
 LIKE = {"weight": torch.zeros(30, 40), "bias": torch.zeros(30), "scalar": torch.zeros(())}
 
@@ -15,7 +15,7 @@ def sums(dtype=torch.float32):
 
 
 def source():
-    return Root(seed=5).stream("noise", 0)
+    return KeyTree(seed=5).stream("noise", 0)
 
 
 class Holes(Gaussian):

@@ -88,7 +88,7 @@ def test_shuffled_passes_survive_breaks_and_count_once():
     counts = np.bincount(np.concatenate(seen), minlength=13)[1:]
     assert len(seen) == 9
     assert (counts == 3).all()
-    assert sum(p.steps for p in private.guarantee().phases) == 3
+    assert sum(p.steps for p in private.guarantee().events) == 3
 
 
 def test_a_resumed_shuffled_run_loses_the_broken_pass_and_stays_within_its_budget(tmp_path):
@@ -171,7 +171,7 @@ class Rigged(FixedSize):
 
     drawn: tuple = ()
 
-    def draw(self, length, step, begun, streams):
+    def draw(self, length, step, origin_step, streams):
         return list(self.drawn)
 
 
@@ -241,11 +241,11 @@ def test_one_example_moves_the_sum_by_at_most_twice_the_bound(size, neighbour):
 
 def test_what_is_bounded_is_the_mean_gradient_of_a_microbatch():
     """Against the slots' means by hand, from the same secret assignment."""
-    from discreet.stages.noise.random import Root
+    from discreet.stages.noise.random import KeyTree
 
     x, y = rows()
     found, slots = released_sum((x, y), 2)
-    sampling, root = Poisson(examples=16, batch_size=8), Root(seed=3)
+    sampling, root = Poisson(examples=16, batch_size=8), KeyTree(seed=3)
     indices = sampling.draw(16, 0, 0, lambda step: root.stream("sampling", step))
     assigned = root.stream("microbatches", 0).below(slots, len(indices))
     total = torch.zeros(3, dtype=torch.float64)
@@ -355,12 +355,12 @@ def test_an_envelope_is_accounted_coordinate_by_coordinate():
     layout = Layout(("w",), ((2_000,),))
     for noise in (StudentT(9, 1.1), AirySquared(1.3)):
         made = plan(Poisson(examples=60_000, batch_size=256), 14_062, noise, Enveloped(0.25))
-        phase = made.phase(layout)
-        assert phase.shifts.norm == pytest.approx(1 / noise.scale)
+        event = made.event(layout)
+        assert event.shifts.norm == pytest.approx(1 / noise.scale)
         equal = cost(
-            [replace(made.phase(layout), law=None, shifts=None, multiplier=noise.scale / math.sqrt(noise.fisher))], 1e-5
+            [replace(made.event(layout), law=None, shifts=None, multiplier=noise.scale / math.sqrt(noise.fisher))], 1e-5
         )
-        assert cost([phase], 1e-5).epsilon == pytest.approx(equal.epsilon, rel=2e-3)
+        assert cost([event], 1e-5).epsilon == pytest.approx(equal.epsilon, rel=2e-3)
     with pytest.raises(ConfigError, match="depends on the model"):
         plan(Poisson(examples=60_000, batch_size=256), 5, AirySquared(1.3), Enveloped()).guarantee()
 

@@ -238,13 +238,13 @@ def test_a_damaged_ledger_is_said_on_top(fair):
 
 def test_a_guarantee_that_states_less_than_the_ledger_proves_is_in_doubt(fair):
     cheaper = methods.dp_sgd(examples=N, batch_size=N, steps=12, noise=50, delta=1e-4).guarantee()
-    restate(fair, epsilon=cheaper.epsilon, phases=cheaper.phases)
+    restate(fair, epsilon=cheaper.epsilon, events=cheaper.events)
     assert doubt(fair).startswith(f"guarantee.json states ε = {round_up(cheaper.epsilon)}, and the ledger proves no")
 
 
 def test_a_guarantee_that_does_not_follow_from_its_releases_is_in_doubt(fair):
     cheaper = methods.dp_sgd(examples=N, batch_size=N, steps=12, noise=50, delta=1e-4).guarantee()
-    restate(fair, phases=cheaper.phases)
+    restate(fair, events=cheaper.events)
     assert "does not follow from its own releases" in doubt(fair)
 
 

@@ -19,7 +19,7 @@ from scipy import stats
 
 from discreet import AirySquared, Cauchy, ConfigError, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
 from discreet.stages.denoise import Added, JamesStein, Kalman, KolmogorovSmirnov, Score, distance
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 from discreet.stages.sensitivity import Layout
 
 LAWS = [
@@ -51,7 +51,7 @@ every_dtype = pytest.mark.parametrize("dtype", [torch.float32, torch.float64, to
 
 
 def drawn(law, count, seed=0):
-    return law.draw(count, Root(seed=seed).stream("test", 0))
+    return law.draw(count, KeyTree(seed=seed).stream("test", 0))
 
 
 def sums(dtype=torch.float32, seed=0):

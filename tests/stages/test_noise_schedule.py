@@ -26,7 +26,7 @@ from discreet import (
     verify,
 )
 from discreet.accounting import cost
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 
 FACTORS = (2.0, 1.0, 0.5)
 
@@ -62,8 +62,8 @@ def test_the_stretches_are_equal_and_add_up():
 
 def test_it_costs_what_its_phases_cost_together():
     rate = 10 / 40
-    phases = [Phase(rate, 2.0, 2), Phase(rate, 1.0, 3), Phase(rate, 0.5, 2)]
-    assert plan().guarantee().epsilon == pytest.approx(cost(phases, 1e-5).epsilon)
+    events = [Event(rate, 2.0, 2), Event(rate, 1.0, 3), Event(rate, 0.5, 2)]
+    assert plan().guarantee().epsilon == pytest.approx(cost(events, 1e-5).epsilon)
     assert plan(schedule=()).guarantee().epsilon < plan().guarantee().epsilon
     assert plan(schedule=(1.0, 1.0)).guarantee().epsilon == pytest.approx(plan(schedule=()).guarantee().epsilon)
 
@@ -75,7 +75,7 @@ def test_calibration_keeps_the_shape_and_never_overshoots():
 
 
 def test_other_releases_can_be_planned_beside_it():
-    pca = Phase(1.0, 4.0, 1)
+    pca = Event(1.0, 4.0, 1)
     alone = calibrate(plan(steps=300, noise=None), epsilon=2.0)
     both = calibrate(plan(steps=300, noise=None), epsilon=2.0, beside=[pca])
     assert both.mechanism.noise.multiplier > alone.mechanism.noise.multiplier
@@ -115,7 +115,7 @@ def test_a_checkpoint_of_a_lost_ledger_is_counted_at_the_right_noise():
     private.detach()
     other = attach(model, plan())
     other.load_state_dict(state)
-    assert [(p.steps, p.multiplier) for p in other._aggregate._ledger.phases] == [(2, 2.0), (3, 1.0), (1, 0.5)]
+    assert [(p.steps, p.multiplier) for p in other._aggregate._ledger.events] == [(2, 2.0), (3, 1.0), (1, 0.5)]
     assert other.guarantee().epsilon == pytest.approx(plan().guarantee().epsilon)
 
 
@@ -199,6 +199,6 @@ def test_torn_lines_of_a_schedule_are_taken_off_where_they_were_counted(tmp_path
     for _ in range(3):
         with path.open("ab") as file:
             file.write(b'{"at": "20')
-        ledger.query("something", Phase(1.0, 50.0, 1))
+        ledger.query("something", Event(1.0, 50.0, 1))
     assert private.guarantee().epsilon > 0
     assert private.spent > 0

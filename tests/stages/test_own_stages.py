@@ -29,7 +29,7 @@ from discreet import (
     verify,
 )
 from discreet.stages.bounds.clip import one_block
-from discreet.stages.noise.distribution import Family
+from discreet.stages.noise.distribution import NoiseDistribution
 from discreet.stages.sensitivity import Blocks, Box
 
 
@@ -69,7 +69,7 @@ class Normalise:
 
 
 @dataclass(frozen=True)
-class Bell(Family):
+class Bell(NoiseDistribution):
     """Logistic noise, written anew."""
 
     scale: float | None = None

@@ -8,7 +8,7 @@ from scipy import stats
 
 from discreet import Clip, ConfigError, FixedBatches, FixedSize, Gaussian, Mechanism, Plan, Poisson, Shuffled
 from discreet.accounting import cost
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 
 
 def streams(root):
@@ -27,7 +27,7 @@ def test_adjacency_follows_from_what_is_public():
 
 def test_sizes_are_binomial_and_members_equally_likely():
     """2,000 draws of 100 examples: chi-square of the sizes, and of the members; false-alarm rate 1e-6 each."""
-    sampler, root = Poisson(examples=100, batch_size=7), Root(seed=1)
+    sampler, root = Poisson(examples=100, batch_size=7), KeyTree(seed=1)
     draws = [sampler.draw(100, i, 0, streams(root)) for i in range(2000)]
     sizes = np.bincount([len(d) for d in draws], minlength=101)
     edges = list(range(3, 12))
@@ -41,7 +41,7 @@ def test_sizes_are_binomial_and_members_equally_likely():
 
 
 def test_rate_one_draws_everything_and_small_rates_may_draw_nothing():
-    root = Root(seed=2)
+    root = KeyTree(seed=2)
     assert len(Poisson(examples=50, batch_size=50).draw(50, 0, 0, streams(root))) == 50
     empty = [len(Poisson(examples=50, batch_size=1).draw(50, i, 0, streams(root))) == 0 for i in range(400)]
     share = sum(empty) / 400  # (1 - 1/50)^50 = 0.364; six standard deviations of 0.024
@@ -74,7 +74,7 @@ def test_another_batch_size_keeps_the_data():
 
 
 def test_fixed_size_draws_sets_of_that_size_uniformly():
-    sampler, root = FixedSize(examples=20, batch_size=5), Root(seed=4)
+    sampler, root = FixedSize(examples=20, batch_size=5), KeyTree(seed=4)
     draws = [sampler.draw(20, i, 0, streams(root)) for i in range(4000)]
     assert all(len(set(d)) == 5 for d in draws)
     counts = np.bincount(np.concatenate(draws), minlength=20)
@@ -87,7 +87,7 @@ def test_fixed_size_draws_sets_of_that_size_uniformly():
 
 
 def test_shuffled_takes_everyone_once_in_a_pass():
-    sampler, root = Shuffled(examples=23, batch_size=5), Root(seed=4)
+    sampler, root = Shuffled(examples=23, batch_size=5), KeyTree(seed=4)
     assert sampler.steps_in_a_pass == 5
     for first in (0, 5, 10):
         taken = np.concatenate([sampler.draw(23, first + i, 0, streams(root)) for i in range(5)])
@@ -98,14 +98,14 @@ def test_shuffled_takes_everyone_once_in_a_pass():
 
 
 def test_fixed_batches_are_the_same_few_sets_again_and_again():
-    sampler, root = FixedBatches(examples=23, batch_size=5), Root(seed=4)
+    sampler, root = FixedBatches(examples=23, batch_size=5), KeyTree(seed=4)
     draws = {tuple(sampler.draw(23, i, 0, streams(root))) for i in range(200)}
     assert len(draws) == 5
     assert sorted(i for d in draws for i in d) == list(range(23))
 
 
 def test_a_cap_cuts_large_draws_at_random():
-    sampler, root = Poisson(examples=40, batch_size=20, cap=22), Root(seed=9)
+    sampler, root = Poisson(examples=40, batch_size=20, cap=22), KeyTree(seed=9)
     draws = [sampler.draw(40, i, 0, streams(root)) for i in range(3000)]
     assert max(len(d) for d in draws) == 22
     assert stats.chisquare(np.bincount(np.concatenate(draws), minlength=40)).pvalue > 1e-6
@@ -150,11 +150,11 @@ def test_each_says_under_which_relation_it_is_analysed(sampler, adjacency):
     found = plan.guarantee()
     assert found.adjacency == adjacency
     assert math.isfinite(found.epsilon)
-    assert found.epsilon == pytest.approx(cost([plan.phase()], 1e-5).epsilon)
+    assert found.epsilon == pytest.approx(cost([plan.event()], 1e-5).epsilon)
 
 
 def test_permutations_and_whole_numbers_are_uniform():
-    source = Root(seed=8).stream("test", 0)
+    source = KeyTree(seed=8).stream("test", 0)
     firsts = np.array([source.permutation(6)[0] for _ in range(6000)])
     assert stats.chisquare(np.bincount(firsts, minlength=6)).pvalue > 1e-6
     drawn = source.below(7, 70_000)

@@ -272,11 +272,11 @@ def running_range_observer():
 @mixing("ActNorm: bias and scale are set from the first batch")
 def actnorm_initialised_from_data():
     def use(m, x):
-        if not m.begun:
-            m.bias, m.scale, m.begun = x.detach().mean(0), x.detach().std(0) + 0.1, True
+        if not m.origin_step:
+            m.bias, m.scale, m.origin_step = x.detach().mean(0), x.detach().std(0) + 0.1, True
         return (x - m.bias) / m.scale
 
-    return keeping(attribute(begun=False), use, lambda m, x: None)
+    return keeping(attribute(origin_step=False), use, lambda m, x: None)
 
 
 @mixing("weight normalisation's gains are set from the first batch (Salimans and Kingma)")
@@ -286,12 +286,12 @@ def weight_norm_initialised_from_data():
             super().__init__()
             self.direction = nn.Parameter(torch.randn(8, 8))
             self.register_buffer("gain", torch.ones(8))
-            self.begun = False
+            self.origin_step = False
 
         def forward(self, x):
             out = x @ F.normalize(self.direction, dim=1).T
-            if not self.begun:
-                self.gain, self.begun = 1 / (out.detach().std(0) + 0.1), True
+            if not self.origin_step:
+                self.gain, self.origin_step = 1 / (out.detach().std(0) + 0.1), True
             return out * self.gain
 
     return table_case(stack(nn.Tanh(), Initialised()))

@@ -6,9 +6,10 @@ from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
+from discreet._check import check_positive
 from discreet.accounting import cost_for_search
-from discreet.accounting.events import Phase, check_units
-from discreet.errors import ConfigError, positive
+from discreet.accounting.events import Event, check_units
+from discreet.errors import ConfigError
 
 if TYPE_CHECKING:
     from discreet.stages.plan import Plan
@@ -20,7 +21,7 @@ _LEAST, _MOST = 1e-4, 1e7  # multipliers searched
 
 
 def calibrate(
-    plan: "Plan", epsilon: float, solve_for: Unknown = "noise", *, group: int = 1, beside: Sequence[Phase] = ()
+    plan: "Plan", epsilon: float, solve_for: Unknown = "noise", *, group: int = 1, beside: Sequence[Event] = ()
 ) -> "Plan":
     """The plan with its noise, steps or batch size solved so that its proven epsilon is at most `epsilon`.
 
@@ -28,7 +29,7 @@ def calibrate(
     limit. The multiplier is within 0.1 % of the smallest that fits; steps and batch size are the largest whole
     numbers that fit, the other two being as the plan says. With `group` it is the epsilon of groups of so many units.
     `beside` are other releases on the same data, which count too: a private covariance, say. They are planned here, and
-    are counted when they are made (Ledger.query). They protect the plan's unit (`Phase.per` goes from rows to users).
+    are counted when they are made (Ledger.query). They protect the plan's unit (`Event.per` goes from rows to users).
 
     >>> from discreet import Clip, Gaussian, Mechanism, Plan, Poisson
     >>> sampling, mechanism = Poisson(examples=60_000, batch_size=256), Mechanism(Clip(1.0), Gaussian())
@@ -36,7 +37,7 @@ def calibrate(
     >>> round(plan.mechanism.noise.multiplier, 2)
     0.97
     """
-    positive("epsilon", epsilon)
+    check_positive("epsilon", epsilon)
     if not hasattr(plan, "mechanism"):
         raise ConfigError(f"{plan!r} is not a Plan; make one with discreet.Plan or discreet.methods.")
     check_units(plan.sampling.contract().unit, beside)
@@ -67,12 +68,12 @@ def calibrate(
     return replace(plan, sampling=plan.sampling.with_batch_size(size), epsilon=epsilon)
 
 
-def _spent(plan: "Plan", group: int, beside: Sequence[Phase]) -> float:
+def _spent(plan: "Plan", group: int, beside: Sequence[Event]) -> float:
     others = [replace(p, group=group) for p in beside]
-    return cost_for_search([*plan.phases(group=group), *others], plan.delta, plan.tuning).epsilon
+    return cost_for_search([*plan.events(group=group), *others], plan.delta, plan.tuning).epsilon
 
 
-def _solve_noise(plan: "Plan", epsilon: float, group: int, beside: Sequence[Phase]) -> "Plan":
+def _solve_noise(plan: "Plan", epsilon: float, group: int, beside: Sequence[Event]) -> "Plan":
     def at(scale: float) -> "Plan":
         return replace(plan, mechanism=plan.mechanism.with_scale(scale))
 

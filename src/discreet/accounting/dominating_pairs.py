@@ -1,4 +1,4 @@
-"""The privacy losses of one release, from what its phase says: who takes part, and what hides them.
+"""The privacy losses of one release, from what its event says: who takes part, and what hides them.
 
 Each release is dominated by a pair of laws for either direction (T1 of docs/theory.md): how likely the outputs are
 with the unit and without. A symmetric relation has one pair.
@@ -14,7 +14,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from discreet.accounting import coordinate_pld as product
-from discreet.accounting.events import Law, Magnitudes, Phase
+from discreet.accounting.events import Event, Law, Magnitudes
 from discreet.accounting.numerics import invert
 from discreet.accounting.pld_grid import Losses, Reals, mixed_loss, split, subsampled, symmetric
 
@@ -31,28 +31,28 @@ class Pair:
     losses: Callable[[float, float], Losses]
 
 
-def pairs_of(phase: Phase) -> tuple[Pair, ...]:
-    """The dominating pairs of a phase's release: remove and add, or one if the relation is symmetric; () if unknown.
+def pairs_of(event: Event) -> tuple[Pair, ...]:
+    """The dominating pairs of an event's release: remove and add, or one if the relation is symmetric; () if unknown.
 
-    The order of the two is the same for every phase, so that runs compose direction by direction.
+    The order of the two is the same for every event, so that runs compose direction by direction.
     """
-    if phase.law is not None and phase.shifts is not None and _by_coins(phase) and _hidden(phase.law, phase.shifts):
-        return _product(phase)
-    if phase.multiplier <= 0 or phase.hardening == "exact":
+    if event.law is not None and event.shifts is not None and _by_coins(event) and _hidden(event.law, event.shifts):
+        return _product(event)
+    if event.multiplier <= 0 or event.hardening == "exact":
         return ()
-    rate, sigma = phase.rate, phase.multiplier
-    if phase.scheme == "fixed-size":
-        return _fixed_size(rate, sigma / 2) if phase.group == 1 else ()
-    if phase.scheme == "fixed-batches":
+    rate, sigma = event.rate, event.multiplier
+    if event.scheme == "fixed-size":
+        return _fixed_size(rate, sigma / 2) if event.group == 1 else ()
+    if event.scheme == "fixed-batches":
         return ()
-    if phase.adjacency == "replace":
-        if phase.law is not None:  # three laws at once, of which one Gaussian pair says nothing
+    if event.adjacency == "replace":
+        if event.law is not None:  # three laws at once, of which one Gaussian pair says nothing
             return ()
         coins = {0: 1 - rate, 1: rate}
-        return (_mixture(coins, {-j: w for j, w in coins.items()}, sigma),) if phase.group == 1 else ()
-    if phase.group > 1:
-        most = min(phase.group, int(binom.isf(1e-30, phase.group, rate)) + 1)
-        coins = {j: float(binom.pmf(j, phase.group, rate)) for j in range(most + 1)}  # how many take part
+        return (_mixture(coins, {-j: w for j, w in coins.items()}, sigma),) if event.group == 1 else ()
+    if event.group > 1:
+        most = min(event.group, int(binom.isf(1e-30, event.group, rate)) + 1)
+        coins = {j: float(binom.pmf(j, event.group, rate)) for j in range(most + 1)}  # how many take part
         return _mixture(coins, {0: 1.0}, sigma), _mixture({0: 1.0}, {-j: w for j, w in coins.items()}, sigma)
     spread = deviation(rate, sigma)
     remove = Pair(spread, partial(_span, rate, sigma), partial(remove_losses, rate, sigma))
@@ -61,9 +61,9 @@ def pairs_of(phase: Phase) -> tuple[Pair, ...]:
     return remove, Pair(spread, partial(_span, rate, sigma), partial(add_losses, rate, sigma))
 
 
-def _by_coins(phase: Phase) -> bool:
+def _by_coins(event: Event) -> bool:
     """Whether one unit is there or not, by its own coin: the one case in which a pair of laws is all there is."""
-    return phase.scheme == "poisson" and phase.adjacency != "replace" and phase.group == 1
+    return event.scheme == "poisson" and event.adjacency != "replace" and event.group == 1
 
 
 def _hidden(law: Law, shifts: Magnitudes) -> bool:
@@ -242,29 +242,29 @@ def _fixed_size(rate: float, sigma: float) -> tuple[Pair]:
 # --- any noise, shifts known coordinate by coordinate ----------------------------------------------------------------
 
 
-def _product(phase: Phase) -> tuple[Pair, Pair]:
+def _product(event: Event) -> tuple[Pair, Pair]:
     """Independent noise of any law on every coordinate: the coordinates' losses are composed, then subsampled."""
-    assert phase.law is not None
-    assert phase.shifts is not None
-    law, shifts = phase.law, phase.shifts
+    assert event.law is not None
+    assert event.shifts is not None
+    law, shifts = event.law, event.shifts
 
     def base(tail: float) -> Losses:
         coarse = 10.0 ** (4 * math.floor(math.log10(tail) / 4))  # one of few, so that they are computed once
         return product.losses(law, shifts, coarse)
 
     known = base(1e-16)
-    mixed = mixed_loss(known.values, phase.rate)
-    masses = (1 - phase.rate) * known.masses * np.exp(-known.values) + phase.rate * known.masses
+    mixed = mixed_loss(known.values, event.rate)
+    masses = (1 - event.rate) * known.masses * np.exp(-known.values) + event.rate * known.masses
     mean = np.average(mixed, weights=masses)
     spread = max(math.sqrt(np.average((mixed - mean) ** 2, weights=masses)), 1e-12)
 
     def span(tail: float) -> float:
-        ends = mixed_loss(base(tail).values[[0, -1]], phase.rate)
+        ends = mixed_loss(base(tail).values[[0, -1]], event.rate)
         return float(ends[1] - ends[0])
 
     def one(direction: int, step: float, tail: float) -> Losses:
-        return subsampled(base(tail), phase.rate, step)[direction]
+        return subsampled(base(tail), event.rate, step)[direction]
 
     remove = Pair(spread, span, partial(one, 0))
     # without sampling, reflecting x to shift - x swaps the two laws, so that both directions are the same
-    return remove, (remove if phase.rate == 1 else Pair(spread, span, partial(one, 1)))
+    return remove, (remove if event.rate == 1 else Pair(spread, span, partial(one, 1)))

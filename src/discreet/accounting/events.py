@@ -5,7 +5,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, get_args
 
-from discreet.errors import ConfigError, PrivacyError, whole
+from discreet._check import check_int
+from discreet.errors import ConfigError, PrivacyError
 
 ROW = "example"  # the unit of a release that hides one row of the data, whoever it belongs to
 
@@ -69,7 +70,7 @@ class Law(Protocol):
 
 @dataclass(frozen=True)
 class Query:
-    """What hides one unit in one release; the fields are as in Phase."""
+    """What hides one unit in one release; the fields are as in Event."""
 
     multiplier: float
     law: Law | None = None
@@ -79,7 +80,7 @@ class Query:
 
 
 @dataclass(frozen=True)
-class Phase:
+class Event:
     """`steps` equal releases: everything about them that privacy depends on.
 
     The query is a Gaussian one of effective noise `multiplier`, or is dominated by it (T5 of docs/theory.md). Where
@@ -111,21 +112,21 @@ class Phase:
         )
         for name, value, most in numbers:
             if not isinstance(value, (int, float)) or not 0 <= value <= most or math.isinf(value):
-                raise ConfigError(f"a phase's {name} is {value!r}; it must be a finite number from 0 to {most:g}.")
-        whole("a phase's steps", self.steps, least=0)
-        whole("a phase's group", self.group, least=1)
+                raise ConfigError(f"an event's {name} is {value!r}; it must be a finite number from 0 to {most:g}.")
+        check_int("an event's steps", self.steps, least=0)
+        check_int("an event's group", self.group, least=1)
         for name, words in (("scheme", Scheme), ("adjacency", Adjacency), ("hardening", Hardening)):
             value = getattr(self, name)
             if value not in get_args(words):
-                raise ConfigError(f"a phase's {name} is {value!r}; it must be one of {', '.join(get_args(words))}.")
-        check_unit("a phase's unit", self.unit)
+                raise ConfigError(f"an event's {name} is {value!r}; it must be one of {', '.join(get_args(words))}.")
+        check_unit("an event's unit", self.unit)
         if self.scheme == "fixed-size" and self.adjacency != "replace":
             raise ConfigError("sets of fixed size are analysed for one unit replaced by another; say 'replace'.")
         if self.law is not None and not (self.scale > 0 and math.isfinite(self.scale)):
-            raise ConfigError(f"a phase's scale is {self.scale!r}; noise with a law needs a finite number > 0.")
+            raise ConfigError(f"an event's scale is {self.scale!r}; noise with a law needs a finite number > 0.")
 
     @classmethod
-    def of(cls, who: Participation, query: Query, steps: int, group: int = 1) -> "Phase":
+    def of(cls, who: Participation, query: Query, steps: int, group: int = 1) -> "Event":
         """`steps` releases of a query in which these take part."""
         return cls(
             rate=who.rate,
@@ -142,17 +143,17 @@ class Phase:
             unit=who.unit,
         )
 
-    def per(self, unit: str, rows: int) -> "Phase":
+    def per(self, unit: str, rows: int) -> "Event":
         """The same releases, which hide one row now, for a unit that has at most so many rows: a user, say.
 
         Guarantee: with Gaussian noise on sums in which every row takes part, all rows of a unit together move a sum by
         at most `rows` times what one does, so this is a query of 1 / rows of the multiplier. Where rows are sampled, or
         the noise has another law, that is not proven here, and is a PrivacyError.
 
-        >>> Phase(rate=1.0, multiplier=10.0, steps=1).per("user", rows=5).multiplier
+        >>> Event(rate=1.0, multiplier=10.0, steps=1).per("user", rows=5).multiplier
         2.0
         """
-        whole(f"the most rows a {unit} has", rows, least=1)
+        check_int(f"the most rows a {unit} has", rows, least=1)
         if self.unit != ROW or check_unit("the unit", unit) == ROW:
             raise ConfigError(
                 f"releases for each {self.unit} are turned into those for each {unit}; it goes from rows."
@@ -180,12 +181,12 @@ def in_words(unit: str) -> str:
     return "row" if unit == ROW else unit
 
 
-def units_of(phases: Iterable[Phase]) -> tuple[str, ...]:
+def units_of(events: Iterable[Event]) -> tuple[str, ...]:
     """Whom these releases protect, in order of appearance; what nobody takes part in protects nobody."""
-    return tuple(dict.fromkeys(p.unit for p in phases if p.steps and p.rate))
+    return tuple(dict.fromkeys(p.unit for p in events if p.steps and p.rate))
 
 
-def check_units(unit: str, beside: Iterable[Phase]) -> None:
+def check_units(unit: str, beside: Iterable[Event]) -> None:
     """Raise unless what is asked beside the releases that protect a unit protects it too."""
     for other in units_of(beside):
         if other != unit:
@@ -201,6 +202,6 @@ class Claimed:
     """What somebody says of a stage: the releases as their own accounting sees them, and whether that is so."""
 
     source: str
-    phases: tuple[Phase, ...]
+    events: tuple[Event, ...]
     verdict: Verdict
     reason: str

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
+from discreet._check import check_int, check_positive
 from discreet.accounting import cost, delta_curve, figures, merge
-from discreet.accounting.events import ROW, Adjacency, Magnitudes, Phase, Verdict, in_words, units_of
+from discreet.accounting.events import ROW, Adjacency, Event, Magnitudes, Verdict, in_words, units_of
 from discreet.accounting.tradeoff import TradeOff, belief
 from discreet.accounting.tuning import Tuning
-from discreet.errors import ConfigError, PrivacyError, positive, whole
+from discreet.errors import ConfigError, PrivacyError
 from discreet.stages.serialization import build, describe
 
 Status = Literal["proven", "checked", "assumed", "broken"]
@@ -45,7 +46,7 @@ class Guarantee:
     """(epsilon, delta)-differential privacy of a run: what is proven, given the conditions.
 
     `so_far` is the epsilon of the releases made until now, beside the declared horizon's `epsilon`; it may be
-    quoted only if stopping here was not decided by looking at the outputs. `phases` are the releases it was computed
+    quoted only if stopping here was not decided by looking at the outputs. `events` are the releases it was computed
     from, so that the whole curve can be: `curve()`, `tradeoff()`, `figures()` and `attacker()` compute when asked.
     """
 
@@ -60,17 +61,17 @@ class Guarantee:
     released: int | None = None
     so_far: float | None = None
     group: int = 1
-    phases: tuple[Phase, ...] = ()
+    events: tuple[Event, ...] = ()
     tuning: Tuning | None = None
 
     def __post_init__(self) -> None:
-        positive("a guarantee's delta", self.delta)
+        check_positive("a guarantee's delta", self.delta)
         if not self.delta < 1 or not isinstance(self.epsilon, (int, float)) or not self.epsilon >= 0:
             raise ConfigError(f"({self.epsilon!r}, {self.delta!r}) is no epsilon and delta.")
         if (self.adjacency, self.group > 1) not in _NEIGHBOURS:
             raise ConfigError(f"a guarantee's adjacency is {self.adjacency!r}; it is not known.")
-        whole("a guarantee's group", self.group, least=1)
-        whole("a guarantee's steps", self.steps, least=0)
+        check_int("a guarantee's group", self.group, least=1)
+        check_int("a guarantee's steps", self.steps, least=0)
 
     @property
     def sound(self) -> bool:
@@ -115,7 +116,7 @@ class Guarantee:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["conditions"] = [asdict(c) for c in self.conditions]
         values["claims"] = [asdict(c) for c in self.claims]
-        values["phases"] = [phase_to_dict(p) for p in self.phases]
+        values["phases"] = [event_to_dict(p) for p in self.events]
         values["tuning"] = None if self.tuning is None else describe(self.tuning)
         return json.dumps(_plain({"format": _FORMAT} | values), ensure_ascii=False, indent=2)
 
@@ -137,11 +138,11 @@ class Guarantee:
             settings: dict[str, Any] = _numbers(values) | {
                 "conditions": tuple(Condition(**c) for c in values["conditions"]),
                 "claims": tuple(Claim(**_numbers(c)) for c in values["claims"]),
-                "phases": tuple(phase_from_dict(p, laws) for p in values["phases"]),
+                "phases": tuple(event_from_dict(p, laws) for p in values["phases"]),
                 "tuning": None if values["tuning"] is None else build(values["tuning"], [Tuning]),
             }
-            told = any("unit" in phase for phase in values["phases"]) or settings["epsilon"] == math.inf
-            if not told:  # written before phases said whom they protect
+            told = any("unit" in event for event in values["phases"]) or settings["epsilon"] == math.inf
+            if not told:  # written before events said whom they protect
                 settings["phases"] = tuple(replace(p, unit=settings["unit"]) for p in settings["phases"])
             return cls(**settings)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
@@ -151,10 +152,10 @@ class Guarantee:
 
     def apart(self) -> "dict[str, Guarantee]":
         """For each unit that some of the releases protect, what those alone prove: one part, unless they are mixed."""
-        units = units_of(self.phases)
+        units = units_of(self.events)
         found = {}
         for unit in units:
-            own = [p for p in self.phases if p.unit == unit]
+            own = [p for p in self.events if p.unit == unit]
             others = [in_words(other) for other in units if other != unit]
             alone = (
                 f"this is of what protects each {in_words(unit)} alone: what protects each {' or '.join(others)} was "
@@ -166,7 +167,7 @@ class Guarantee:
 
     def curve(self) -> tuple[tuple[float, float], ...]:
         """Points (epsilon, delta) that are all proven."""
-        return delta_curve(self.phases, self.delta, self.tuning)
+        return delta_curve(self.events, self.delta, self.tuning)
 
     def tradeoff(self) -> TradeOff:
         """The errors that whoever tells neighbouring data sets apart must make."""
@@ -174,14 +175,14 @@ class Guarantee:
 
     def figures(self) -> dict[str, float]:
         """Epsilon of one run by each accountant, for comparison: infinite where one does not apply."""
-        return figures(self.phases, self.delta)
+        return figures(self.events, self.delta)
 
     def attacker(self, classes: int = 10) -> dict[str, float]:
         """What the guarantee means for an attacker who knows all but whether one unit's data was used.
 
         `classes` is the number of labels that a random one is drawn from, for the ceiling on memorising it (T8).
         """
-        whole("classes", classes, least=2)
+        check_int("classes", classes, least=2)
         tradeoff = self.tradeoff()
         return {
             "largest advantage over guessing (true less false positives)": tradeoff.advantage,
@@ -195,7 +196,7 @@ class Guarantee:
 
 
 def guarantee(
-    phases: Sequence[Phase],
+    events: Sequence[Event],
     delta: float,
     *,
     unit: str | None = None,
@@ -204,13 +205,13 @@ def guarantee(
     tuning: Tuning | None = None,
     steps: int = 0,
 ) -> Guarantee:
-    """What is proven of these releases together: runs on the same data, a query beside the training, phases of one run.
+    """What is proven of these releases together: runs on the same data, a query beside the training, events of one run.
 
     Where nothing is proven, that is an error, unless it is for want of noise: then epsilon is infinite. So it is where
     some releases do not protect the `unit` (that of the releases; of several, not rows): a broken condition says which,
     and what each unit's own prove (`Guarantee.apart`).
     """
-    releases = tuple(merge(phases))
+    releases = tuple(merge(events))
     units = units_of(releases)
     named = unit or next((u for u in units if u != ROW), units[0] if units else ROW)
     if any(u != named for u in units):
@@ -239,13 +240,13 @@ def guarantee(
         conditions,
         steps=steps,
         group=releases[0].group if releases else 1,
-        phases=releases,
+        events=releases,
         tuning=tuning,
     )
 
 
 def _of_several_units(
-    releases: tuple[Phase, ...],
+    releases: tuple[Event, ...],
     delta: float,
     unit: str,
     adjacency: Adjacency | None,
@@ -274,31 +275,31 @@ def _of_several_units(
         (Condition(broken, "broken"), *conditions),
         steps=steps,
         group=releases[0].group,
-        phases=releases,
+        events=releases,
         tuning=tuning,
     )
 
 
-def _words(phase: Phase) -> str:
-    """A phase in words, with the theorems it rests on."""
-    if phase.law is None:
-        kind = "discrete Gaussian" if phase.hardening == "exact" else "Gaussian"
-        what, theorems = f"{kind} releases of effective noise multiplier {phase.multiplier:.6g}", ["T1", "T6"]
+def _words(event: Event) -> str:
+    """A event in words, with the theorems it rests on."""
+    if event.law is None:
+        kind = "discrete Gaussian" if event.hardening == "exact" else "Gaussian"
+        what, theorems = f"{kind} releases of effective noise multiplier {event.multiplier:.6g}", ["T1", "T6"]
     else:
-        law = {k: v for k, v in describe(phase.law).items() if k not in ("type", "scale")}
-        name = type(phase.law).__name__ + "".join(f" {k} {v:g}" for k, v in law.items())
-        what = f"releases with {name} noise of scale {phase.scale:.6g} sensitivities"
-        theorems = ["T1", "T2" if phase.shifts is not None else "T4' and T5"]
+        law = {k: v for k, v in describe(event.law).items() if k not in ("type", "scale")}
+        name = type(event.law).__name__ + "".join(f" {k} {v:g}" for k, v in law.items())
+        what = f"releases with {name} noise of scale {event.scale:.6g} sensitivities"
+        theorems = ["T1", "T2" if event.shifts is not None else "T4' and T5"]
     how = {
-        "poisson": f"each on a Poisson sample of rate {phase.rate:.6g}",
-        "fixed-size": f"each on a random set of fixed size, rate {phase.rate:.6g}",
-        "fixed-batches": f"each on one of {1 / phase.rate:.6g} fixed batches",
-    }[phase.scheme]
-    if phase.rate == 1 and phase.scheme == "poisson":
+        "poisson": f"each on a Poisson sample of rate {event.rate:.6g}",
+        "fixed-size": f"each on a random set of fixed size, rate {event.rate:.6g}",
+        "fixed-batches": f"each on one of {1 / event.rate:.6g} fixed batches",
+    }[event.scheme]
+    if event.rate == 1 and event.scheme == "poisson":
         how = "with no amplification by sampling"
-    if phase.scheme == "fixed-batches":
+    if event.scheme == "fixed-batches":
         theorems = ["T7"]
-    return f"{phase.steps:,} {what}, {how} (theorem{'s' * (len(theorems) > 1)} {' and '.join(theorems)})"
+    return f"{event.steps:,} {what}, {how} (theorem{'s' * (len(theorems) > 1)} {' and '.join(theorems)})"
 
 
 _FORMAT = "discreet-guarantee/1"
@@ -321,16 +322,16 @@ _OPENINGS = {
 }
 
 
-def phase_to_dict(phase: Phase) -> dict[str, Any]:
-    """A phase as plain values; what is as usual is left out."""
-    values = {f.name: getattr(phase, f.name) for f in fields(phase)}
-    values["law"] = None if phase.law is None else describe(phase.law)
-    values["shifts"] = None if phase.shifts is None else asdict(phase.shifts)
-    return {f.name: values[f.name] for f in fields(phase) if values[f.name] != f.default}
+def event_to_dict(event: Event) -> dict[str, Any]:
+    """A event as plain values; what is as usual is left out."""
+    values = {f.name: getattr(event, f.name) for f in fields(event)}
+    values["law"] = None if event.law is None else describe(event.law)
+    values["shifts"] = None if event.shifts is None else asdict(event.shifts)
+    return {f.name: values[f.name] for f in fields(event) if values[f.name] != f.default}
 
 
-def phase_from_dict(values: Mapping[str, Any], laws: Sequence[type[Any]] = ()) -> Phase:
-    """The phase that `phase_to_dict` described; `laws` are your own noises, by class."""
+def event_from_dict(values: Mapping[str, Any], laws: Sequence[type[Any]] = ()) -> Event:
+    """The event that `phase_to_dict` described; `laws` are your own noises, by class."""
     from discreet.stages import noise
 
     settings: dict[str, Any] = dict(values)
@@ -338,7 +339,7 @@ def phase_from_dict(values: Mapping[str, Any], laws: Sequence[type[Any]] = ()) -
         settings["law"] = build(settings["law"], [*(getattr(noise, name) for name in noise.__all__), *laws]).law
     if settings.get("shifts") is not None:
         settings["shifts"] = Magnitudes(**{k: tuple(v) for k, v in settings["shifts"].items()})
-    return Phase(**settings)
+    return Event(**settings)
 
 
 def _plain(value: Any) -> Any:

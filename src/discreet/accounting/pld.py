@@ -15,7 +15,7 @@ from scipy.fft import irfft, next_fast_len, rfft
 from scipy.optimize import minimize_scalar
 
 from discreet.accounting.dominating_pairs import Pair, pairs_of
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.accounting.pld_grid import Losses, Reals
 
 _GRID = 0.02  # grid step in units of one step's deviation of the loss: inflates epsilon by less than 0.1 %
@@ -23,22 +23,22 @@ _MOST_POINTS = 1 << 19  # a longer grid is coarsened: still an upper bound
 _ROUND_OFF = 1e-6  # part of delta set aside for float round-off
 
 
-def epsilon(phases: Sequence[Phase], delta: float) -> float:
+def epsilon(events: Sequence[Event], delta: float) -> float:
     """An upper bound on epsilon at `delta`; infinite where a release's losses are not known.
 
     Guarantee: never below the true epsilon of the dominating pairs (T1 of docs/theory.md), both directions; a bound on
     the round-off of the Fourier transforms is added, and a millionth of delta is set aside for that of everything else.
     """
-    directions = _directions([pairs_of(p) for p in phases])
-    steps = [p.steps for p in phases]
+    directions = _directions([pairs_of(p) for p in events])
+    steps = [p.steps for p in events]
     return max((_epsilon(pairs, steps, delta) for pairs in directions), default=math.inf)
 
 
-def curve(phases: Sequence[Phase], epsilons: Sequence[float], targets: Sequence[float]) -> list[float] | None:
+def curve(events: Sequence[Event], epsilons: Sequence[float], targets: Sequence[float]) -> list[float] | None:
     """Upper bounds on delta at each epsilon, sharp around the target deltas; None where losses are not known."""
-    steps = [p.steps for p in phases]
+    steps = [p.steps for p in events]
     found = np.zeros(len(epsilons))
-    directions = _directions([pairs_of(p) for p in phases])
+    directions = _directions([pairs_of(p) for p in events])
     for pairs in directions:
         best = np.ones(len(epsilons))
         for target in targets:

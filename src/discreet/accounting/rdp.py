@@ -11,7 +11,7 @@ import numpy.typing as npt
 from scipy.special import gammaln, logsumexp
 
 from discreet.accounting import moments
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 
 Reals = npt.NDArray[np.floating[Any]]
 
@@ -33,39 +33,39 @@ def classic(divergences: Reals, orders: Sequence[float], delta: float) -> float:
     return max(0.0, float(np.min(divergences + math.log(1 / delta) / (a - 1))))
 
 
-def divergences(phases: Sequence[Phase], orders: Sequence[float] = ORDERS) -> Reals:
+def divergences(events: Sequence[Event], orders: Sequence[float] = ORDERS) -> Reals:
     """Upper bounds on the Rényi divergences of a run, remove direction, which dominates (T3 of docs/theory.md).
 
     Infinite at orders where nothing is proven.
     """
     total = np.zeros(len(orders))
-    for phase in phases:
-        total = total + phase.steps * np.array(_of_one(replace(phase, steps=1), tuple(orders)))
+    for event in events:
+        total = total + event.steps * np.array(_of_one(replace(event, steps=1), tuple(orders)))
     return total
 
 
 @lru_cache(maxsize=1024)
-def _of_one(phase: Phase, orders: tuple[float, ...]) -> tuple[float, ...]:
+def _of_one(event: Event, orders: tuple[float, ...]) -> tuple[float, ...]:
     """One release's divergences."""
-    if phase.hardening == "exact" and phase.rate < 1:  # whole orders, and chords between them
+    if event.hardening == "exact" and event.rate < 1:  # whole orders, and chords between them
         known = _gaussian_moments(
-            phase.multiplier / (phase.group * (2 if phase.adjacency == "replace" else 1)), moments.MOST
+            event.multiplier / (event.group * (2 if event.adjacency == "replace" else 1)), moments.MOST
         )
-        rate = phase.rate if phase.scheme == "poisson" and phase.adjacency != "replace" and phase.group == 1 else 1.0
+        rate = event.rate if event.scheme == "poisson" and event.adjacency != "replace" and event.group == 1 else 1.0
         return tuple(_interpolated(np.array([_subsampled(known, rate, a) for a in range(moments.MOST + 1)]), orders))
-    by_coins = phase.scheme == "poisson" and phase.adjacency != "replace" and phase.group == 1
-    if phase.law is None or not by_coins:
-        if phase.multiplier == 0:
+    by_coins = event.scheme == "poisson" and event.adjacency != "replace" and event.group == 1
+    if event.law is None or not by_coins:
+        if event.multiplier == 0:
             return tuple(math.inf for _ in orders)
-        times = phase.group * (2 if phase.adjacency == "replace" else 1)  # as far as a unit moves the sum
+        times = event.group * (2 if event.adjacency == "replace" else 1)  # as far as a unit moves the sum
         # where no amplification is known for Rényi divergences, as if everybody always took part
-        return _gaussian(phase.rate if by_coins else 1.0, phase.multiplier / times, orders)
-    known = moments.of_ball(phase.law, 1 / phase.scale)
-    if phase.shifts is not None:
-        known = np.minimum(known, moments.of_product(phase.law, phase.shifts))
-    if phase.multiplier:
-        known = np.minimum(known, _gaussian_moments(phase.multiplier, moments.MOST))
-    scaled = np.array([_subsampled(known, phase.rate, a) for a in range(moments.MOST + 1)])
+        return _gaussian(event.rate if by_coins else 1.0, event.multiplier / times, orders)
+    known = moments.of_ball(event.law, 1 / event.scale)
+    if event.shifts is not None:
+        known = np.minimum(known, moments.of_product(event.law, event.shifts))
+    if event.multiplier:
+        known = np.minimum(known, _gaussian_moments(event.multiplier, moments.MOST))
+    scaled = np.array([_subsampled(known, event.rate, a) for a in range(moments.MOST + 1)])
     return tuple(_interpolated(scaled, orders))
 
 

@@ -8,7 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
-from discreet.errors import ConfigError, positive
+from discreet._check import check_positive
+from discreet.errors import ConfigError
 
 if TYPE_CHECKING:
     from discreet.accounting.guarantee import Guarantee
@@ -34,7 +35,7 @@ class Tuning:
     distribution: Distribution = "logarithmic"
 
     def __post_init__(self) -> None:
-        positive("the number of tuning runs", self.runs)
+        check_positive("the number of tuning runs", self.runs)
         if self.runs > 1e6:
             raise ConfigError(f"{self.runs!r} tuning runs are too many; the most is 1,000,000.")
         if self.distribution not in get_args(Distribution):

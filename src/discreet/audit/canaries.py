@@ -19,16 +19,17 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import Dataset
 
+from discreet._check import check_int
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import curves
 from discreet.audit.guessing import Coins, Counts, Reals, count_correct, counts_for, guess, log_likelihood, rehearsed
 from discreet.audit.one_run import OneRun
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError
 from discreet.release.batching import length_of
 from discreet.release.guards import trainable
 from discreet.release.session import attach
 from discreet.stages.noise import Gaussian
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
 from discreet.stages.sensitivity import Layout, norm_of
@@ -58,14 +59,14 @@ class Examples:
 
 def mislabelled(inputs: Tensor, labels: Tensor, classes: int, *, seed: int = 0) -> Examples:
     """Real inputs, each with a wrong label drawn uniformly from the others: a model learns it only by heart."""
-    whole("classes", classes, least=2)
+    check_int("classes", classes, least=2)
     shift = torch.randint(1, classes, labels.shape, generator=torch.Generator().manual_seed(seed))
     return Examples(inputs, (labels + shift) % classes)
 
 
 def noise_images(shape: tuple[int, ...], count: int, classes: int, *, seed: int = 0) -> Examples:
     """Inputs of uniform noise in [0, 1) with random labels: unlike all data, and unlike each other."""
-    whole("count", count, least=1)
+    check_int("count", count, least=1)
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.rand((count, *shape), generator=generator)
     return Examples(inputs, torch.randint(classes, (count,), generator=generator))
@@ -126,7 +127,7 @@ def directions(model: nn.Module, plan: Plan, count: int, *, width: int | None = 
 
     By default as wide as the parameters allow: what real examples add is then spread thin over each direction.
     """
-    whole("count", count, least=1)
+    check_int("count", count, least=1)
     parameters = trainable(model)
     layout = Layout(tuple(parameters), tuple(tuple(p.shape) for p in parameters.values()))
     total = sum(layout.sizes)
@@ -222,7 +223,7 @@ def audit_run(
     score = checked_score(score, canaries, filter_)
     counts = rehearsed_counts(plan, canaries, filter_, level) if guesses is None else guesses
     guess(np.zeros(canaries.count), *counts)  # say what is wrong with them before anything is trained
-    root = Root(seed)
+    root = KeyTree(seed)
     coins = root.stream("canaries", 0).bernoulli(canaries.count, Fraction(1, 2))
     rows = with_canaries(data, canaries, coins, kept=getattr(plan.sampling, "examples", None) is not None)
     chosen = loss or loss_for(data)

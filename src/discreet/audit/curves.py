@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 from scipy.special import ndtr, ndtri
 
+from discreet._check import check_positive
 from discreet.audit.one_run import check_counts, check_level, largest
-from discreet.errors import positive
 
 Curve = Callable[[float], float]
 
@@ -26,7 +26,7 @@ class GaussianCurve:
     mu: float
 
     def __post_init__(self) -> None:
-        positive("mu", self.mu, zero=True)
+        check_positive("mu", self.mu, zero=True)
 
     def __call__(self, false_positives: float) -> float:
         return float(ndtr(ndtri(1 - false_positives) - self.mu))

@@ -26,7 +26,7 @@ from discreet.accounting.guarantee import Guarantee
 from discreet.audit import membership
 from discreet.audit.canaries import for_canaries
 from discreet.audit.one_run import OneRun, check_level
-from discreet.audit.witness import Declared, Witness, declare, verdicts
+from discreet.audit.witness import AuditSpec, RunAuditor, declare, verdicts
 from discreet.data import Data
 from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger.verification import VerifiedRun, verify_folder
@@ -104,11 +104,11 @@ def again(folder: Path) -> Figures:
     """Test a run's own canaries again: what was declared must be what its ledger says, and figures must follow."""
     stated = _read_json(folder / "audit.json")
     run = _own(folder)
-    declared = Declared.from_dict(run.audit or {})
+    declared = AuditSpec.from_dict(run.audit or {})
     if "lost" in stated:
         return stated
     try:
-        told = Declared(**{name: stated[name] for name in ("canaries", "guesses_in", "guesses_out", "level", "score")})
+        told = AuditSpec(**{name: stated[name] for name in ("canaries", "guesses_in", "guesses_out", "level", "score")})
         proven = run.guarantee
         counts = int(stated["canaries"]), int(stated["guesses"]), int(stated["correct"])
         found = OneRun(*counts, proven.epsilon, proven.delta, float(stated["level"]))
@@ -130,7 +130,7 @@ def again(folder: Path) -> Figures:
 def _own(folder: Path) -> VerifiedRun:
     """This run in its ledger, which declared what is tested."""
     own = verify_folder(folder)[1]
-    declared = json.loads(json.dumps(Declared.from_dict(_toml(folder / "audit.toml")).to_dict()))
+    declared = json.loads(json.dumps(AuditSpec.from_dict(_toml(folder / "audit.toml")).to_dict()))
     if own.audit != declared:
         raise PrivacyError(
             f"{folder}/audit.toml is not what the ledger declared before the first release: it was changed."
@@ -235,7 +235,7 @@ def _pipeline(folder: Path, config: Config, canaries: int | None, level: float, 
     except ConfigError as error:
         return {"pipeline": {"refused": str(error)}}
     optimizer = runs.make_optimizer(config, model)
-    witness = Witness(model, plan, declared, loss_for((inputs, targets)))
+    witness = RunAuditor(model, plan, declared, loss_for((inputs, targets)))
     fitted = fit(
         model,
         (inputs, targets),

@@ -12,9 +12,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from discreet._check import check_int
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import many_run
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError
 from discreet.release.batching import length_of
 from discreet.release.guards import trainable
 from discreet.release.session import attach
@@ -83,11 +84,11 @@ def play(
     run of its own, with its own keys, as it must be for bounds that learn. Preflight is off, so that what it would
     refuse can be measured. A `seed` makes the noise reproducible, for tests.
     """
-    whole("games", games, least=8)
-    whole("steps", steps, least=1)
+    check_int("games", games, least=8)
+    check_int("steps", steps, least=1)
     if length_of(unit) != 1:
         raise ConfigError(f"the unit has {length_of(unit)} rows; it must have one.")
-    each = games if games_each is None else whole("games_each", games_each, least=1)
+    each = games if games_each is None else check_int("games_each", games_each, least=1)
     if hasattr(mechanism.bound, "ask") and each > 1:
         raise ConfigError(f"{mechanism.bound!r} learns from release to release; play each game anew: games_each=1.")
     worlds = others, tuple(torch.cat(pair) for pair in zip(others, unit, strict=True))

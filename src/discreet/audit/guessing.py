@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from discreet._check import check_int, check_positive
 from discreet.audit.one_run import check_level, exact_epsilon_lower_bound
-from discreet.errors import ConfigError, positive, whole
+from discreet.errors import ConfigError
 
 Reals = npt.NDArray[np.float64]
 Guesses = npt.NDArray[np.int8]
@@ -29,8 +30,8 @@ def guess(scores: npt.ArrayLike, included: int, excluded: int) -> Guesses:
     values = np.asarray(scores, np.float64)
     if values.ndim != 1 or np.isnan(values).any():
         raise ConfigError("scores must be a row of numbers, one for each canary, and none of them NaN.")
-    whole("the number of guesses 'included'", included, least=0)
-    whole("the number of guesses 'excluded'", excluded, least=0)
+    check_int("the number of guesses 'included'", included, least=0)
+    check_int("the number of guesses 'excluded'", excluded, least=0)
     if included + excluded > len(values):
         raise ConfigError(
             f"{included} + {excluded} guesses about {len(values)} canaries; guess about each of them once at most."
@@ -80,7 +81,7 @@ def counts_for(canaries: int, scores: npt.ArrayLike, coins: Coins, delta: float,
     >>> counts_for(2000, *rehearsed(rate=1.0, mu=1.5, steps=1), delta=1e-5)
     (100, 75)
     """
-    whole("the number of canaries", canaries, least=2)
+    check_int("the number of canaries", canaries, least=2)
     ranked = coins[np.argsort(np.asarray(scores, np.float64), kind="stable")]
     sizes = np.arange(1, len(ranked) + 1)
     top, bottom = np.cumsum(ranked[::-1]) / sizes, np.cumsum(~ranked) / sizes
@@ -102,8 +103,8 @@ def rehearsed(rate: float, mu: float, steps: int, *, canaries: int = 20_000, see
     `mu` is one step's: what the canary moves its sum by, in standard deviations of the noise. The score is the run's
     `log_likelihood`. From a public generator, as nothing of it is secret.
     """
-    positive("mu", mu)
-    whole("steps", steps, least=1)
+    check_positive("mu", mu)
+    check_int("steps", steps, least=1)
     random = np.random.default_rng(seed)
     coins = random.random(canaries) < 0.5
     scores = np.zeros(canaries)

@@ -15,8 +15,9 @@ import numpy.typing as npt
 from scipy.special import betaincinv, log_ndtr, logsumexp, ndtri
 from scipy.stats import rankdata
 
+from discreet._check import check_positive
 from discreet.audit.one_run import check_level
-from discreet.errors import ConfigError, positive
+from discreet.errors import ConfigError
 
 Reals = npt.NDArray[np.float64]
 Coins = npt.NDArray[np.bool_]
@@ -149,7 +150,7 @@ def auc(inside: Reals, outside: Reals, level: float = 0.05) -> tuple[float, floa
 
 
 def _point(inside: Reals, outside: Reals, rate: float, tradeoff: Power | None, level: float) -> Point:
-    positive("false_positives", rate)
+    check_positive("false_positives", rate)
     # the threshold is chosen by non-members alone, so members' own interval at it is exact
     ranked = np.sort(outside)[::-1]
     threshold = ranked[min(int(rate * len(ranked)), len(ranked) - 1)]
@@ -250,7 +251,7 @@ def rmia(
     [population], and by reference models, [models, ...]. p is the mean over reference models. `offline` is the factor a
     of models that never saw x, by which p(x) = ((1 + a) p_out(x) + 1 - a) / 2; None if half of them saw it.
     """
-    positive("gamma", gamma)
+    check_positive("gamma", gamma)
     ratios = [
         np.asarray(seen, np.float64) - _mean_probability(np.asarray(known, np.float64), factor)
         for seen, known, factor in ((target, reference, offline), (population_target, population_reference, None))

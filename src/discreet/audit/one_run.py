@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc, expit, gammaln, log_expit
 
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.errors import ConfigError
 
 MOST_CANARIES = 10**7
 _PRECISION = 1e-9  # of a lower bound, which is rounded down by it
@@ -171,7 +172,7 @@ def largest(rejected: Callable[[float], bool]) -> float:
 
 def check_level(level: float) -> float:
     """Return a chance of false alarm if it is one, or raise."""
-    positive("level", level)
+    check_positive("level", level)
     if not level < 1:
         raise ConfigError(f"level is {level!r}; it is 1 - confidence, between 0 and 1, usually 0.05.")
     return level
@@ -212,13 +213,13 @@ def _choices(guesses: int, correct: int) -> tuple[npt.NDArray[np.float64], npt.N
 
 def check_counts(canaries: int, guesses: int, correct: int, delta: float) -> None:
     """Raise unless so many guesses about so many canaries can be right, and delta is one."""
-    whole("the number of canaries", canaries, least=1, most=MOST_CANARIES)
-    whole("the number of guesses", guesses, least=0)
-    whole("the number of correct guesses", correct, least=0)
+    check_int("the number of canaries", canaries, least=1, most=MOST_CANARIES)
+    check_int("the number of guesses", guesses, least=0)
+    check_int("the number of correct guesses", correct, least=0)
     if not correct <= guesses <= canaries:
         raise ConfigError(
             f"{correct} of {guesses} guesses about {canaries} canaries cannot be right; count each canary once at most."
         )
-    positive("delta", delta, zero=True)
+    check_positive("delta", delta, zero=True)
     if delta > 1:
         raise ConfigError(f"delta is {delta!r}; it must be from 0 to 1.")

@@ -20,6 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from discreet import _storage as storage
+from discreet._check import check_int
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import curves
 from discreet.audit.canaries import (
@@ -38,10 +39,10 @@ from discreet.audit.canaries import (
 )
 from discreet.audit.guessing import count_correct, guess
 from discreet.audit.one_run import OneRun, check_level
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError
 from discreet.release.session import attach
 from discreet.stages.noise import Gaussian
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
 from discreet.training.loop import Loss, Rows
@@ -54,7 +55,7 @@ ATTACKERS: dict[str, str] = {
 
 
 @dataclass(frozen=True)
-class Declared:
+class AuditSpec:
     """What an audit is, said before its run: so many canaries, so many guessed in and out, by a score, at a level.
 
     `seed` is of the canaries' directions, which are public.
@@ -71,7 +72,7 @@ class Declared:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Declared":
+    def from_dict(cls, values: Mapping[str, Any]) -> "AuditSpec":
         """The same again; anything unknown or missing is a ConfigError."""
         try:
             return cls(**values)
@@ -81,9 +82,9 @@ class Declared:
 
 def declare(
     model: nn.Module, plan: Plan, canaries: int, *, level: float = 0.05, score: Score | None = None, seed: int = 0
-) -> Declared:
+) -> AuditSpec:
     """Fix an audit from the model and the plan alone; a ConfigError says why a plan cannot be audited so."""
-    whole("[audit] canaries", canaries, least=2)
+    check_int("[audit] canaries", canaries, least=2)
     check_level(level)
     bound = plan.mechanism.bound
     if bound.needs == "outputs":
@@ -94,7 +95,7 @@ def declare(
     made = directions(model, plan, canaries, seed=seed)
     found = Filter.of(plan, made)
     counts = rehearsed_counts(plan, made, found, level)
-    return Declared(canaries, *counts, level, checked_score(score, made, found), seed)
+    return AuditSpec(canaries, *counts, level, checked_score(score, made, found), seed)
 
 
 def verdicts(run: OneRun, guarantee: Guarantee) -> dict[str, Any]:
@@ -120,7 +121,7 @@ def verdicts(run: OneRun, guarantee: Guarantee) -> dict[str, Any]:
     return {"curve_refuted": curve, "refuted": curve or run.disproves, "claims": claims}
 
 
-class Witness:
+class RunAuditor:
     """Canaries in a run of `discreet.fit(..., audit=witness)`, and what an attacker keeps of its releases.
 
     `secret` is the file that coins and scores are kept in while the run goes on. Scores by likelihood are computed with
@@ -131,7 +132,7 @@ class Witness:
         self,
         model: nn.Module,
         plan: Plan,
-        declared: Declared,
+        declared: AuditSpec,
         loss: Loss,
         *,
         secret: str | Path | None = None,
@@ -167,7 +168,7 @@ class Witness:
         if self._path is not None and self._path.is_file():
             self._read()
         elif released == 0:
-            coins = Root(self._seed).stream("canaries", 0).bernoulli(self.count, Fraction(1, 2))
+            coins = KeyTree(self._seed).stream("canaries", 0).bernoulli(self.count, Fraction(1, 2))
             self._coins = np.asarray(coins, np.bool_)
             self.save()
         else:

@@ -19,12 +19,13 @@ from rich.table import Table
 from rich.text import Text
 
 from discreet import __version__
-from discreet.errors import ConfigError, PrivacyError, whole
+from discreet._check import check_int
+from discreet.errors import ConfigError, PrivacyError
 from discreet.runs.config import EXAMPLES, documented
 
 if TYPE_CHECKING:
     from discreet.accounting.guarantee import Guarantee
-    from discreet.accounting.planning import Size
+    from discreet.stages.planning import Size
     from discreet.runs.config import Config
     from discreet.runs.run import Outcome, Watch
     from discreet.stages.plan import Plan
@@ -129,7 +130,7 @@ def plan(
     if paper is not None:
         _print_claims(paper, as_json)
         return
-    from discreet.accounting import planning
+    from discreet.stages import planning
     from discreet.report import plots
 
     if examples is None:
@@ -147,7 +148,7 @@ def plan(
             epsilon=epsilon,
             sampling=sampling,
             unit=unit,
-            group=whole("group", group, least=1, most=10**6),
+            group=check_int("group", group, least=1, most=10**6),
         )
         proven = made.guarantee(group=group)
         length = made.sampling.epochs_in(made.steps)
@@ -359,7 +360,7 @@ def check(
     from discreet.runs import config as configuration
 
     if sequences is not None:
-        torch.manual_seed(whole("--seed", seed, least=0, most=2**63 - 1))
+        torch.manual_seed(check_int("--seed", seed, least=0, most=2**63 - 1))
         length = {"examples": examples, "batch_size": batch_size, "epochs": epochs, "steps": steps, "delta": delta}
         options = {"runs": runs, "tolerance": tolerance, "level": level}
         _check_secrets(
@@ -390,7 +391,7 @@ def check(
         tolerance=tolerance,
         level=level,
     )
-    torch.manual_seed(whole("--seed", seed, least=0, most=2**63 - 1))
+    torch.manual_seed(check_int("--seed", seed, least=0, most=2**63 - 1))
     with _counting() as tell:
         search = partial(running.calibrate, tries=tries) if calibrate else running.check
         found = search(made, asked, tell=tell)

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, default_collate
 
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.errors import ConfigError
 from discreet.release.batching import length_of
 
 Pair = tuple[Tensor, Tensor]
@@ -36,7 +37,7 @@ class Data:
 
     def __post_init__(self) -> None:
         if self.classes is not None:
-            whole(f"{self.name}: the number of classes", self.classes, least=2)
+            check_int(f"{self.name}: the number of classes", self.classes, least=2)
         if 0 in self.shape:
             raise ConfigError(f"{self.name}: examples of shape {self.shape} hold nothing to learn from.")
         self._check("training", self.train)
@@ -82,9 +83,9 @@ class Split:
     seed: int
 
     def __post_init__(self) -> None:
-        if not positive("test_fraction", self.fraction, zero=True) < 1:
+        if not check_positive("test_fraction", self.fraction, zero=True) < 1:
             raise ConfigError(f"test_fraction is {self.fraction!r}; it must be below 1.")
-        whole("seed", self.seed, least=0, most=2**63 - 1)
+        check_int("seed", self.seed, least=0, most=2**63 - 1)
 
     def order(self, count: int) -> Tensor:
         return torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
@@ -118,7 +119,7 @@ def validated(data: Data, fraction: float) -> Data:
 
     Whether an example is held out is decided by a hash of its own input, so that it depends on no other example.
     """
-    if not positive("validation", fraction) < 1:
+    if not check_positive("validation", fraction) < 1:
         raise ConfigError(f"validation is {fraction!r}; it is a part of the training examples, from 0 to below 1.")
     if not isinstance(data.train, tuple) or data.owners is not None:
         raise ConfigError(f"{data.name}: a validation part is taken of examples in memory that are nobody's but one's.")

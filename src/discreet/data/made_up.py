@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from discreet._check import check_int
 from discreet.data.dataset import Data
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError
 
 JOBS = ("none", "farm", "factory", "office", "school", "own business")
 REGIONS = ("north", "east", "south", "west", "islands")
@@ -69,7 +70,7 @@ def sentences(rows: int = 50_000, tested: int = 10_000, seed: int = 0, length: i
     law, and is the same for every seed. A row is a sentence of its own.
     """
     random = _seeded(rows, tested, seed)
-    whole("length", length, least=2)
+    check_int("length", length, least=2)
     law, size, count = torch.Generator().manual_seed(1), len(WORDS), rows + tested
     after, later = (_followers(size, law) for _ in range(2))
     text = torch.randint(size, (count, 2), generator=random)
@@ -88,8 +89,8 @@ def _followers(size: int, law: torch.Generator) -> Tensor:
 
 
 def _seeded(rows: int, tested: int, seed: int) -> torch.Generator:
-    whole("rows", rows, least=1)
-    whole("tested", tested, least=1)
+    check_int("rows", rows, least=1)
+    check_int("tested", tested, least=1)
     if not isinstance(seed, int) or isinstance(seed, bool) or seed < 0:
         raise ConfigError(f"seed is {seed!r}; it must be a whole number >= 0.")
     return torch.Generator().manual_seed(seed)

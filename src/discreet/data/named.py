@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
+from discreet._check import check_int
 from discreet.data.cifar import cifar10
 from discreet.data.columns import TABLES
 from discreet.data.dataset import Data, Split, limited
@@ -14,7 +15,7 @@ from discreet.data.own import from_function, npz
 from discreet.data.places import REMOTE, Found
 from discreet.data.schema import Schema
 from discreet.data.tables import table
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError
 
 NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
 _NAMED = f"name one of {', '.join(NAMES)}, a .csv, .parquet or .npz file, a folder of images, or MODULE:FUNCTION"
@@ -66,9 +67,9 @@ def load(
         raise ConfigError(f"a data set's name is {name!r}; {_NAMED}.")
     split = Split(test_fraction, seed)
     if limit is not None:
-        whole("limit", limit, least=1)
+        check_int("limit", limit, least=1)
     if classes is not None:
-        whole("classes", classes, least=2)
+        check_int("classes", classes, least=2)
     kind = _kind(name)
     _refuse(name, "folder", folder, name in REMOTE, "one of " + ", ".join(REMOTE))
     _refuse(name, "label", label, kind == "table", "a table")

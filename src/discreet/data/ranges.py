@@ -10,11 +10,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from discreet.accounting.events import Adjacency, Phase
+from discreet._check import check_positive
+from discreet.accounting.events import Adjacency, Event
 from discreet.data.columns import TABLES, Reals, column_names, number_in, read_columns
-from discreet.errors import ConfigError, positive
+from discreet.errors import ConfigError
 from discreet.ledger import Ledger
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 
 _STANDS_OUT = 100.0  # one in so many times, at most, is a bin of nothing but noise taken for one with rows
 
@@ -48,7 +49,7 @@ def private_ranges(
     Values that are missing or no numbers are in no bin, and cause no error. One row is one unit.
     """
     names = _distinct(columns)
-    phase = ranges_cost(noise, adjacency)
+    event = ranges_cost(noise, adjacency)
     edges = _edges(low, high)
     if not 0 <= tail < 0.5:
         raise ConfigError(f"tail is {tail!r}; it must be from 0 to below 0.5.")
@@ -62,29 +63,29 @@ def private_ranges(
     if missing:
         raise ConfigError(f"the table has no column {missing[0]!r}; it has {', '.join(map(str, known))}.")
     broken = "" if seed is None else "the noise on the columns' ranges came from a fixed seed"
-    ledger.query(f"ranges of {len(names)} columns, noise {noise:g}", phase, broken=broken)
+    ledger.query(f"ranges of {len(names)} columns, noise {noise:g}", event, broken=broken)
     counts = _counts(source if isinstance(source, Mapping) else read_columns(source, names), names, edges)
     scale = noise * math.sqrt(len(names))
-    drawn = Root(seed).stream("ranges", 0).fill_normal(torch.empty(counts.size, dtype=torch.float64), scale)
+    drawn = KeyTree(seed).stream("ranges", 0).fill_normal(torch.empty(counts.size, dtype=torch.float64), scale)
     noisy = counts + drawn.numpy().reshape(counts.shape)
     least = scale * math.sqrt(2 * math.log(_STANDS_OUT * counts.size))
     found = {name: _between(row, edges, least, tail) for name, row in zip(names, noisy, strict=True)}
     return {name: {"low": ends[0], "high": ends[1]} for name, ends in found.items() if ends is not None}
 
 
-def ranges_cost(noise: float, adjacency: Adjacency = "zero-out") -> Phase:
+def ranges_cost(noise: float, adjacency: Adjacency = "zero-out") -> Event:
     """The one release that `private_ranges` makes, to be accounted together with the training, under its adjacency.
 
     >>> from discreet.accounting import cost
     >>> round(cost([ranges_cost(noise=10.0)], 1e-5).epsilon, 3)
     0.341
     """
-    positive("private_ranges' noise", noise)
+    check_positive("private_ranges' noise", noise)
     # A row that is replaced leaves one bin of each column and comes into another, which moves the counts by
     # sqrt(2 * columns). Accounting takes a replacement to move them by twice what a removal does, so here it is told of
     # more noise: 2 / sqrt(2) times.
     told = 2 / math.sqrt(2) if adjacency == "replace" else 1.0
-    return Phase(rate=1.0, multiplier=told * noise, steps=1, adjacency=adjacency)
+    return Event(rate=1.0, multiplier=told * noise, steps=1, adjacency=adjacency)
 
 
 def _distinct(columns: Sequence[str]) -> list[str]:
@@ -102,7 +103,7 @@ def _table_path(table: str | Path) -> Path:
 
 def _edges(low: float, high: float) -> Reals:
     """The bins' ends: minus the sizes, and the sizes, that double from low until they are high or more."""
-    if not positive("low", low) < positive("high", high):
+    if not check_positive("low", low) < check_positive("high", high):
         raise ConfigError(f"low is {low!r} and high is {high!r}; they are sizes, and low must be below high.")
     sizes = low * 2.0 ** np.arange(math.ceil(math.log2(high) - math.log2(low)) + 1)
     return np.concatenate((-sizes[::-1], sizes))

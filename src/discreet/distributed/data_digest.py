@@ -21,7 +21,7 @@ from torch import Tensor
 
 from discreet.distributed.ranks import Ranks, is_sharded
 from discreet.release.batching import length_of, tensors_of
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 
 SOME = 256  # rows that are compared of data of which nothing but its rows is known
 _TWICE = 8  # of these, rows that are read twice
@@ -80,7 +80,7 @@ class SameRows:
         (augmentation at random), nothing can be said.
         """
         length, read = length_of(data), _reader(data)
-        chosen = Root(None, key).stream("compared rows", 0).subset(length, min(SOME, length)).tolist()
+        chosen = KeyTree(None, key).stream("compared rows", 0).subset(length, min(SOME, length)).tolist()
 
         def same_again(places: Sequence[int]) -> bool:
             return all(of_row(read(chosen[place]), key) == mine[place] for place in places)

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from discreet.errors import ConfigError, positive
+from discreet._check import check_positive
+from discreet.errors import ConfigError
 from discreet.features.patches import Patches
 from discreet.features.scattering import Scattering
 
@@ -34,7 +35,7 @@ class Upright:
 
     def __post_init__(self) -> None:
         for name in ("shear", "spread"):
-            if not positive(f"Upright's {name}", getattr(self, name), zero=True) <= 1:
+            if not check_positive(f"Upright's {name}", getattr(self, name), zero=True) <= 1:
                 raise ConfigError(f"Upright's {name} is {getattr(self, name)!r}; it must be from 0 to 1.")
 
     def shape(self, image: tuple[int, ...]) -> tuple[int, int]:

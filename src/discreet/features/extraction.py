@@ -15,9 +15,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from discreet._check import check_int
 from discreet.data.files import Progress
 from discreet.data.places import cache_folder
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError
 
 _FORMAT = 2  # of what is kept: to be raised where an extractor computes something else
 _TOLD = 100  # images between two words of progress
@@ -71,7 +72,7 @@ def extract(
     written to the cache (discreet/features in $XDG_CACHE_HOME or ~/.cache), readable for the owner alone, and read from
     there when the same images are given with the same settings: they are as private as the images.
     """
-    workers = os.cpu_count() or 1 if workers is None else whole("workers", workers, least=1)
+    workers = os.cpu_count() or 1 if workers is None else check_int("workers", workers, least=1)
     if images.ndim != 4:
         raise ConfigError(f"features are of images [N, channels, height, width], not of shape {tuple(images.shape)}.")
     image = tuple(images.shape[1:])

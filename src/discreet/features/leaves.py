@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from discreet.errors import whole
+from discreet._check import check_int
 
 _FINER = 3  # drawn so many times larger, and then averaged
 _LEAVES = 120  # on an image
@@ -30,9 +30,9 @@ def dead_leaves(count: int, *, side: int = 32, seed: int = 0) -> Tensor:
     >>> dead_leaves(2, side=8).shape
     torch.Size([2, 3, 8, 8])
     """
-    whole("the number of images", count, least=1)
-    whole("an image's side", side, least=2)
-    random = np.random.default_rng(whole("seed", seed, least=0))
+    check_int("the number of images", count, least=1)
+    check_int("an image's side", side, least=2)
+    random = np.random.default_rng(check_int("seed", seed, least=0))
     return torch.from_numpy(np.stack([_image(side, random) for _ in range(count)])).float()
 
 

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.errors import ConfigError
 from discreet.features.leaves import dead_leaves
 
 Encoder = Callable[[Tensor], Tensor]
@@ -47,15 +48,15 @@ class Patches:
     precision: Literal["float32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
-        whole("Patches' atoms", self.atoms, least=1, most=_CLUSTERED // 4)
-        whole("Patches' size", self.size, least=2, most=16)
-        whole("Patches' grid", self.grid, least=1)
-        whole("Patches' padding", self.padding, least=0)
-        whole("Patches' images", self.images, least=1)
-        whole("Patches' seed", self.seed, least=0)
-        positive("Patches' threshold", self.threshold, zero=True)
-        positive("Patches' contrast", self.contrast)
-        positive("Patches' whitening", self.whitening)
+        check_int("Patches' atoms", self.atoms, least=1, most=_CLUSTERED // 4)
+        check_int("Patches' size", self.size, least=2, most=16)
+        check_int("Patches' grid", self.grid, least=1)
+        check_int("Patches' padding", self.padding, least=0)
+        check_int("Patches' images", self.images, least=1)
+        check_int("Patches' seed", self.seed, least=0)
+        check_positive("Patches' threshold", self.threshold, zero=True)
+        check_positive("Patches' contrast", self.contrast)
+        check_positive("Patches' whitening", self.whitening)
         if self.precision not in ("float32", "bfloat16"):
             raise ConfigError(f"Patches' precision is {self.precision!r}; it must be 'float32' or 'bfloat16'.")
 

@@ -12,10 +12,11 @@ from scipy.linalg import eigh
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
-from discreet.accounting.events import Adjacency, Phase
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.accounting.events import Adjacency, Event
+from discreet.errors import ConfigError
 from discreet.ledger import Ledger
-from discreet.stages.noise.random import Root, Source
+from discreet.stages.noise.random import KeyTree, SecureStream
 from discreet.stages.sensitivity import GRID
 
 _ROWS = 512  # read at a time: so many products of whole numbers up to 1 / GRID stay below 2^53, so they add up exactly
@@ -56,16 +57,16 @@ class PrivatePCA:
     normalise: bool = False
 
     def __post_init__(self) -> None:
-        whole("PrivatePCA's components", self.components, least=1)
-        positive("PrivatePCA's noise", self.noise)
+        check_int("PrivatePCA's components", self.components, least=1)
+        check_positive("PrivatePCA's noise", self.noise)
 
-    def cost(self, adjacency: Adjacency = "zero-out") -> Phase:
+    def cost(self, adjacency: Adjacency = "zero-out") -> Event:
         """The one release that `fit` makes, to be accounted together with the training, under its adjacency."""
         # A row that is added, removed or zeroed moves A by ||x x^T|| = ||x||^2 <= 1. One that is replaced moves it by
         # ||x x^T - y y^T||^2 = ||x||^4 + ||y||^4 - 2 (x.y)^2 <= 2, attained by orthogonal rows. Accounting takes a
         # replacement to move a sum by twice what a removal does, so here it is told of more noise: 2 / sqrt(2) times.
         told = 2 / math.sqrt(2) if adjacency == "replace" else 1.0
-        return Phase(rate=1.0, multiplier=told * self.noise, steps=1, adjacency=adjacency)
+        return Event(rate=1.0, multiplier=told * self.noise, steps=1, adjacency=adjacency)
 
     def fit(
         self,
@@ -97,7 +98,7 @@ class PrivatePCA:
         width, chunks = _read(data)
         self._check_width(width)
         total = _sum_of_products(width, chunks)
-        noisy = with_noise(total, self.noise, Root(seed).stream("principal directions", 0))
+        noisy = with_noise(total, self.noise, KeyTree(seed).stream("principal directions", 0))
         return Projection(_leading(noisy, self.components), normalise=self.normalise)
 
     def _check_width(self, width: int) -> None:
@@ -173,7 +174,7 @@ def _sum_of_products(width: int, chunks: Iterable[Tensor]) -> Tensor:
     return upper + upper.triu(1).T
 
 
-def with_noise(total: Tensor, noise: float, source: Source) -> Tensor:
+def with_noise(total: Tensor, noise: float, source: SecureStream) -> Tensor:
     """The symmetric matrix with independent noise on its upper triangle and diagonal, mirrored below.
 
     With the entries off the diagonal multiplied by sqrt(2), the triangle's l2 norm is the matrix's Frobenius norm. So

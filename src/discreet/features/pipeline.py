@@ -12,9 +12,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from discreet.accounting.events import Adjacency, Phase
+from discreet._check import check_int
+from discreet.accounting.events import Adjacency, Event
 from discreet.data.files import Progress
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError
 from discreet.features.deskew import Upright
 from discreet.features.extraction import Extracted, Extractor, extract
 from discreet.features.patches import Patches
@@ -32,7 +33,7 @@ _ROWS = 1024  # whitened at a time
 _PARTS = ("mean", "by_channel", "by_place")
 
 Features = Mapping[str, Extracted]  # by the extractors' names
-Fitted = Mapping[str, Whitened]
+FitResult = Mapping[str, Whitened]
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Pipeline:
     def __post_init__(self) -> None:
         if self.leading is None:
             return
-        whole("[features] leading", self.leading, least=1)
+        check_int("[features] leading", self.leading, least=1)
         for name, extractor in self.extractors.items():
             if not isinstance(extractor, Rehearsed):
                 raise ConfigError(
@@ -78,7 +79,7 @@ class Pipeline:
         shapes = [extractor.shape(image) for extractor in self.extractors.values()]
         return sum(places * min(channels, self.leading or channels) for places, channels in shapes)
 
-    def cost(self, adjacency: Adjacency) -> list[Phase]:
+    def cost(self, adjacency: Adjacency) -> list[Event]:
         """What the statistics cost."""
         return [self.whitening.cost(adjacency) for _ in self.extractors]
 
@@ -90,7 +91,7 @@ class Pipeline:
             return found
         return {name: Extracted(each.values[:, :, -self.leading :]) for name, each in found.items()}  # the largest last
 
-    def fit(self, features: Features, ledger: Ledger, *, size: int, adjacency: Adjacency, key: bytes) -> Fitted:
+    def fit(self, features: Features, ledger: Ledger, *, size: int, adjacency: Adjacency, key: bytes) -> FitResult:
         """What whitens them: each kind's statistics counted, then computed.
 
         `key` is 32 secret bytes that all noise is drawn from: with them, the same features have the same statistics.
@@ -100,7 +101,7 @@ class Pipeline:
             for name, found in features.items()
         }
 
-    def rows(self, features: Features, fitted: Fitted) -> Tensor:
+    def rows(self, features: Features, fitted: FitResult) -> Tensor:
         """Rows for a model, float32, each of the whitening's length."""
         count = len(next(iter(features.values())))
         widths = [math.prod(found.shape[1:]) for found in features.values()]
@@ -136,12 +137,12 @@ def _extractor(name: str, values: Any) -> Extractor:
         raise ConfigError(f"[features.extractors.{name}]: {error}") from error
 
 
-def save(fitted: Fitted, path: Path) -> None:
+def save(fitted: FitResult, path: Path) -> None:
     """Write what whitens: it has been released, and goes with the model."""
     save_file({f"{name}.{part}": getattr(w, part).contiguous() for name, w in fitted.items() for part in _PARTS}, path)
 
 
-def load(pipeline: Pipeline, path: Path) -> Fitted:
+def load(pipeline: Pipeline, path: Path) -> FitResult:
     """Read it again."""
     try:
         found = load_file(path)

@@ -8,7 +8,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.errors import ConfigError
 from discreet.features.deskew import Upright
 from discreet.features.leaves import dead_leaves
 from discreet.features.patches import Patches
@@ -37,12 +38,12 @@ class Rehearsed:
     seed: int = 1
 
     def __post_init__(self) -> None:
-        if not positive("Rehearsed's power", self.power, zero=True) <= 1:
+        if not check_positive("Rehearsed's power", self.power, zero=True) <= 1:
             raise ConfigError(f"Rehearsed's power is {self.power!r}; it must be from 0 to 1.")
-        whole("Rehearsed's images", self.images, least=1)
-        whole("Rehearsed's seed", self.seed, least=0)
+        check_int("Rehearsed's images", self.images, least=1)
+        check_int("Rehearsed's seed", self.seed, least=0)
         if self.channels is not None:
-            whole("Rehearsed's channels", self.channels, least=1)
+            check_int("Rehearsed's channels", self.channels, least=1)
 
     def shape(self, image: tuple[int, ...]) -> tuple[int, int]:
         """How many places and channels the features of an image of this shape (channels, height, width) have."""

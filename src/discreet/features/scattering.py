@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.errors import ConfigError
 
 _NARROW, _OCTAVE = 0.8, 3 / 4 * math.pi  # the width and the frequency of the finest wavelet
 _AROUND = 2  # copies of a filter on each side that its tails are summed over
@@ -29,9 +30,9 @@ class Scattering:
     power: float = 1.0
 
     def __post_init__(self) -> None:
-        whole("Scattering's scales", self.scales, least=1, most=6)
-        whole("Scattering's angles", self.angles, least=1, most=64)
-        if not positive("Scattering's power", self.power) <= 1:
+        check_int("Scattering's scales", self.scales, least=1, most=6)
+        check_int("Scattering's angles", self.angles, least=1, most=64)
+        if not check_positive("Scattering's power", self.power) <= 1:
             raise ConfigError(f"Scattering's power is {self.power!r}; it must be above 0, and at most 1.")
 
     def shape(self, image: tuple[int, ...]) -> tuple[int, int]:

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from discreet.accounting.events import Adjacency, Phase
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.accounting.events import Adjacency, Event
+from discreet.errors import ConfigError
 from discreet.features.pca import unit, with_noise
 from discreet.ledger import Ledger
-from discreet.stages.noise.random import Root, Source
+from discreet.stages.noise.random import KeyTree, SecureStream
 from discreet.stages.sensitivity import GRID
 
 _ROWS = 128  # read at a time: so many sums of products of whole numbers up to 1 / GRID are exact in float64
@@ -51,9 +52,9 @@ class Whitening:
 
     def __post_init__(self) -> None:
         for name in ("mean_noise", "channel_noise", "place_noise", "length"):
-            positive(f"Whitening's {name}", getattr(self, name))
+            check_positive(f"Whitening's {name}", getattr(self, name))
         for name in ("channel_power", "place_power"):
-            if not positive(f"Whitening's {name}", getattr(self, name), zero=True) <= 1:
+            if not check_positive(f"Whitening's {name}", getattr(self, name), zero=True) <= 1:
                 raise ConfigError(f"Whitening's {name} is {getattr(self, name)!r}; it must be from 0 to 1.")
 
     @property
@@ -61,12 +62,12 @@ class Whitening:
         """The noise of all three sums together."""
         return math.hypot(1 / self.mean_noise, 1 / self.channel_noise, 1 / self.place_noise) ** -1
 
-    def cost(self, adjacency: Adjacency = "zero-out") -> Phase:
+    def cost(self, adjacency: Adjacency = "zero-out") -> Event:
         """What `fit` costs, to be accounted together with the training, under its adjacency.
 
         Accounting takes a replaced row to move a sum by twice what a removed one does, which is true here too.
         """
-        return Phase(rate=1.0, multiplier=self.multiplier, steps=1, adjacency=adjacency)
+        return Event(rate=1.0, multiplier=self.multiplier, steps=1, adjacency=adjacency)
 
     def fit(
         self,
@@ -88,7 +89,7 @@ class Whitening:
         Guarantee: the cost is on disk before a row is read, and a cap that it does not fit under raises
         BudgetExhausted. A failure after that over-counts.
         """
-        whole("the size", size, least=1)
+        check_int("the size", size, least=1)
         if getattr(rows, "ndim", 0) != 3 or 0 in rows.shape[1:]:
             raise ConfigError("rows to be whitened are a tensor of shape [rows, places, channels].")
         if isinstance(ledger, (str, Path)):
@@ -98,7 +99,7 @@ class Whitening:
         answer = "" if key is None else hashlib.blake2b(b"answer", key=key, digest_size=8).hexdigest()
         what = f"a mean and second moments of features, {noises}"
         ledger.query(what, self.cost(adjacency), broken=broken, answer=answer)
-        root, (_, places, channels) = Root(seed, key), rows.shape
+        root, (_, places, channels) = KeyTree(seed, key), rows.shape
         total = _sum(rows)
         total += _noise(total, self.mean_noise, root.stream("mean", 0))
         mean = total / size
@@ -178,7 +179,7 @@ def _steps(rows: Any, mean: Tensor | None) -> Iterator[Tensor]:
         yield torch.where(fits, steps, 0.0)
 
 
-def _noise(like: Tensor, scale: float, source: Source) -> Tensor:
+def _noise(like: Tensor, scale: float, source: SecureStream) -> Tensor:
     return source.fill_normal(torch.empty(like.numel(), dtype=like.dtype), scale).view_as(like)
 
 

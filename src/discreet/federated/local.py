@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.errors import ConfigError
 from discreet.release.guards import trainable
 from discreet.training.loop import OPTIMIZERS, Loss, loss_for
 
@@ -33,17 +34,17 @@ class Local:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        positive("Local's learning_rate", self.learning_rate)
-        whole("Local's epochs", self.epochs, least=1)
+        check_positive("Local's learning_rate", self.learning_rate)
+        check_int("Local's epochs", self.epochs, least=1)
         if self.batch_size is not None:
-            whole("Local's batch_size", self.batch_size, least=1)
+            check_int("Local's batch_size", self.batch_size, least=1)
         if self.optimizer not in OPTIMIZERS:
             raise ConfigError(f"Local's optimizer is {self.optimizer!r}; it must be one of {', '.join(OPTIMIZERS)}.")
-        positive("Local's momentum", self.momentum, zero=True)
-        positive("Local's weight_decay", self.weight_decay, zero=True)
+        check_positive("Local's momentum", self.momentum, zero=True)
+        check_positive("Local's weight_decay", self.weight_decay, zero=True)
         if self.momentum and self.optimizer not in ("sgd", "rmsprop"):
             raise ConfigError(f"Local's momentum is for sgd and rmsprop; {self.optimizer} has none to set.")
-        whole("Local's seed", self.seed, least=0)
+        check_int("Local's seed", self.seed, least=0)
 
     def make_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
         """The optimizer, on a user's own weights."""

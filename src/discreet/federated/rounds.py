@@ -7,18 +7,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from discreet._check import check_positive
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.ranks import refuse
-from discreet.errors import ConfigError, PrivacyError, positive
+from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients.engine import UnitGradients
 from discreet.gradients.forms import Materialised, Use, sum_dtype
 from discreet.ledger import Ledger
-from discreet.release.guards import Attachment, ready, trainable
-from discreet.release.private_sum import Aggregate, Handle
+from discreet.release.guards import ParameterGuard, ready, trainable
+from discreet.release.private_sum import PrivateSum, Session
 from discreet.stages.plan import Plan
 
 
-class Rounds(Handle):
+class Rounds(Session):
     """Private rounds of federated training, wherever the updates are made.
 
         rounds = Rounds(model, plan)
@@ -49,12 +50,14 @@ class Rounds(Handle):
             _check_plan(plan)
         refuse("federated training")
         plan = ready(model, plan)
-        self._denominator = plan.sampling.batch_size if denominator is None else positive("denominator", denominator)
+        self._denominator = (
+            plan.sampling.batch_size if denominator is None else check_positive("denominator", denominator)
+        )
         self._parameters = trainable(model)
         count = plan.sampling.batch_size
-        super().__init__(Aggregate(self._parameters, plan, ledger, count=count, probe=preflight, seed=seed))
+        super().__init__(PrivateSum(self._parameters, plan, ledger, count=count, probe=preflight, seed=seed))
         self.model = model
-        self._attachment = Attachment(model)
+        self._attachment = ParameterGuard(model)
         self._cohort: set[int] | None = None  # users of the open round
         self._heard: set[int] = set()  # those of them whose update has come
         self.alone = False  # whether it was probed that no user has influence on another's update

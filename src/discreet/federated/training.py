@@ -12,7 +12,7 @@ from discreet.federated.local import Local, Loss
 from discreet.federated.rounds import Rounds, checked_weights
 from discreet.ledger import Ledger
 from discreet.stages.plan import Plan
-from discreet.training.loop import Course, Fitted, Record, Rows, loss_for
+from discreet.training.loop import FitResult, LoopState, Record, Rows, loss_for
 
 
 def fit(
@@ -40,7 +40,7 @@ def fit(
     on_step: Callable[[int], None] = lambda step: None,
     on_record: Callable[[Record], None] = lambda record: None,
     stop: Callable[[], bool] = lambda: False,
-) -> Fitted:
+) -> FitResult:
     """Train a model on users' data by a plan whose units are users, to the end of its rounds.
 
     - `users`: for each user a pair of tensors, inputs and targets (`Users` makes them); they may differ in length;
@@ -63,7 +63,7 @@ def fit(
     local = Local() if local is None else local
     example = _example(users)
     chosen = loss or loss_for((example[0][None], example[1][None]))
-    course = Course(
+    course = LoopState(
         model,
         chosen,
         torch.optim.SGD(model.parameters(), lr=1.0) if optimizer is None else optimizer,

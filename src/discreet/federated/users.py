@@ -8,7 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.errors import ConfigError
 from discreet.release.batching import length_of
 
 Partition = Literal["iid", "shards", "dirichlet"]
@@ -67,8 +68,8 @@ class Users(Sequence[tuple[Tensor, Tensor]]):
         - "dirichlet": each class goes to users in shares drawn with concentration `alpha`, so that users differ in size
           and in what they hold; some may hold nothing.
         """
-        whole("users", users, least=1)
-        generator = torch.Generator().manual_seed(whole("seed", seed, least=0, most=2**63 - 1))
+        check_int("users", users, least=1)
+        generator = torch.Generator().manual_seed(check_int("seed", seed, least=0, most=2**63 - 1))
         count = len(x)
         if users > count:
             raise ConfigError(f"there are {count} rows for {users} users; have at most one user a row.")
@@ -77,7 +78,7 @@ class Users(Sequence[tuple[Tensor, Tensor]]):
         if y.is_floating_point() or y.dim() != 1:
             raise ConfigError(f"the partition {partition!r} goes by classes, and the labels are none; use 'iid'.")
         if partition == "shards":
-            pieces = users * whole("shards", shards, least=1)
+            pieces = users * check_int("shards", shards, least=1)
             if pieces > count:
                 raise ConfigError(f"{count} rows cannot be cut into {pieces} shards; have fewer users or shards.")
             mixed = torch.randperm(count, generator=generator)
@@ -91,7 +92,7 @@ class Users(Sequence[tuple[Tensor, Tensor]]):
         for label in y.unique():
             own = torch.nonzero(y == label).flatten()
             own = own[torch.randperm(len(own), generator=generator)]
-            shares = random.dirichlet(np.full(users, positive("alpha", alpha)))
+            shares = random.dirichlet(np.full(users, check_positive("alpha", alpha)))
             edges = np.round(np.cumsum(shares) * len(own)).astype(int)[:-1].tolist()
             for user, piece in enumerate(torch.tensor_split(own, edges)):
                 held[user].append(piece)

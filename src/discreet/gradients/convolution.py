@@ -30,7 +30,7 @@ from discreet.gradients.forms import (
 
 WINDOW_BYTES = 1 << 21  # windows are unfolded for so many units at a time: they stay in the cache
 GROUPED_RESULT = 0.9  # nanoseconds for each value of a gradient that a grouped convolution's backward writes
-WIDE = 8  # rows of so many places are worth taking apart by phases
+WIDE = 8  # rows of so many places are worth taking apart by events
 LEAST_CHANNELS, NARROW = 8, 5  # with fewer channels that works on padding, so many times longer
 
 
@@ -203,11 +203,11 @@ class Convolution(InTurns):
         """
         s, per_unit = self.settings, self.inputs.shape[0] // self.units
         inputs, outputs = self._sides()
-        groups, spatial, phases = int(s["groups"]), outputs.dim() - 2, self._phases()
+        groups, spatial, events = int(s["groups"]), outputs.dim() - 2, self._phases()
         kernel, stride = [*self.shape[2:]], [int(v) for v in s["stride"]]
-        kernel[-1], stride[-1] = kernel[-1] // phases, stride[-1] // phases
+        kernel[-1], stride[-1] = kernel[-1] // events, stride[-1] // events
         padding = [int(p) for p in reversed(s["padding"]) for _ in range(2)]
-        padding[1] += -(inputs.shape[-1] + sum(padding[:2])) % phases
+        padding[1] += -(inputs.shape[-1] + sum(padding[:2])) % events
         window, channels = math.prod(self.shape[1:]), outputs.shape[1] // groups
         places_per_unit = per_unit * math.prod(outputs.shape[2:])
         size = max(1, WINDOW_BYTES // (groups * window * places_per_unit * inputs.element_size()))
@@ -216,13 +216,13 @@ class Convolution(InTurns):
             images = inputs[first * per_unit : last * per_unit]
             if any(padding):
                 images = torch.nn.functional.pad(images, padding)
-            images = images.reshape(*images.shape[:-1], -1, phases).movedim(-1, 2)  # [images, channels, phases, ...]
-            images = images.contiguous() if phases > 1 else images
+            images = images.reshape(*images.shape[:-1], -1, events).movedim(-1, 2)  # [images, channels, events, ...]
+            images = images.contiguous() if events > 1 else images
             for d in range(spatial):
                 reach = int(s["dilation"][d]) * (kernel[d] - 1) + 1
                 images = images.unfold(3 + d, reach, stride[d])[..., :: int(s["dilation"][d])]
                 images = images.narrow(3 + d, 0, outputs.shape[2 + d])
-            # [images, channels, phases, *places, *kernel] to [units * groups, window, images of a unit * places]
+            # [images, channels, events, *places, *kernel] to [units * groups, window, images of a unit * places]
             n = last - first
             images = images.reshape(n, per_unit, groups, -1, *images.shape[2:])
             places = tuple(range(5, 5 + spatial))

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from discreet.errors import ConfigError, PrivacyError, positive
+from discreet._check import check_positive
+from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients.forms import KEEP, TURNS, InTurns, Known, Materialised, Use, squared_norms, sum_dtype, turns
 from discreet.gradients.graph import Edge, Graph, walk
 from discreet.gradients.kernels import Peak, choose
@@ -48,7 +49,7 @@ class Engine:
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters = trained if parameters is None else dict(parameters)
         self._names = {id(p): name for name, p in self.parameters.items()}
-        self._memory = math.inf if memory == math.inf else positive("memory", memory, zero=True)
+        self._memory = math.inf if memory == math.inf else check_positive("memory", memory, zero=True)
         self._pins = dict(kernels or {})
         unknown = sorted(self._pins.keys() - self.parameters.keys() - {"*"})
         if unknown:
@@ -107,7 +108,7 @@ class Engine:
             remember(self._plans, key, plan)
             for name in plan.keys() & self._pins.keys():  # the others' gradients are not kept beside what they are
                 uses[name].kernel = plan[name]  # made of, all of which is held in this first pass
-        found = UnitGradients(uses, units, self.parameters, graph.strangers, run.norms)
+        found = UnitGradients(uses, units, self.parameters, graph.unmanaged_leaves, run.norms)
         if measure:
             self.kernels = plan or {}
             found.measure()
@@ -120,7 +121,7 @@ class Engine:
         uses: dict[str, Use] = {
             name: Materialised(g.detach()[None].to(sum_dtype(g.dtype))) for name, g in pairs if g is not None
         }
-        return UnitGradients(uses, 1, self.parameters, graph.strangers)
+        return UnitGradients(uses, 1, self.parameters, graph.unmanaged_leaves)
 
 
 def remember(known: dict[Any, Any], key: Any, value: Any) -> None:
@@ -277,7 +278,7 @@ class UnitGradients:
     uses: dict[str, Use]
     units: int
     parameters: Mapping[str, nn.Parameter]
-    strangers: Sequence[Tensor] = ()
+    unmanaged_leaves: Sequence[Tensor] = ()
     _norms: dict[str, Tensor] = field(default_factory=dict)  # those that were measured already
     _cancelling: dict[str, list[int]] = field(default_factory=dict)  # units whose terms nearly cancel
 
@@ -372,7 +373,7 @@ class UnitGradients:
         """The same for some of the units."""
         uses = {name: use.select(units) for name, use in self.uses.items()}
         known = {name: norms[units] for name, norms in self._norms.items() if name not in uses}
-        return UnitGradients(uses, len(units), self.parameters, self.strangers, known)
+        return UnitGradients(uses, len(units), self.parameters, self.unmanaged_leaves, known)
 
 
 @dataclass(frozen=True)

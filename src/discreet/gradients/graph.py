@@ -35,7 +35,7 @@ class Graph:
     inputs: list[tuple[Edge | None, ...]]
     leaves: dict[int, str]
     signature: tuple[Any, ...]
-    strangers: list[Tensor]
+    unmanaged_leaves: list[Tensor]
     root_output: int
     passes: Passes = field(default_factory=FreePasses)
 
@@ -97,7 +97,7 @@ def walk(losses: Tensor, names: Mapping[int, str], since: int, passes: Passes | 
     index: dict[Node, int] = {root: 0}
     inputs: list[tuple[Edge | None, ...]] = []
     leaves: dict[int, str] = {}
-    strangers: list[Tensor] = []
+    unmanaged_leaves: list[Tensor] = []
     dims: list[Any] = []
     older = False  # whether some op is
     for node in nodes:  # grows while it is walked
@@ -120,7 +120,7 @@ def walk(losses: Tensor, names: Mapping[int, str], since: int, passes: Passes | 
             if known is not None:
                 leaves[len(inputs)] = known
             elif tensor is not None:
-                strangers.append(tensor)
+                unmanaged_leaves.append(tensor)
         inputs.append(tuple(edges))
     if older:
         raise PrivacyError(
@@ -129,7 +129,7 @@ def walk(losses: Tensor, names: Mapping[int, str], since: int, passes: Passes | 
         )
     passes = FreePasses() if passes is None else passes
     signature = *map(type, nodes), *inputs, *leaves.items(), *dims
-    return Graph(nodes, inputs, leaves, signature, strangers, losses.output_nr, passes)
+    return Graph(nodes, inputs, leaves, signature, unmanaged_leaves, losses.output_nr, passes)
 
 
 @cache

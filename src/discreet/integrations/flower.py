@@ -29,12 +29,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from discreet.errors import ConfigError, PrivacyError, positive
+from discreet._check import check_positive
+from discreet.errors import ConfigError, PrivacyError
 from discreet.federated.local import Local, Loss, Pair
 from discreet.federated.rounds import Rounds
 from discreet.release.guards import trainable
 from discreet.stages.bounds import Clip, PerLayerClip
-from discreet.stages.noise.random import Source
+from discreet.stages.noise.random import SecureStream
 from discreet.stages.plan import Plan
 from discreet.stages.sensitivity import Layout
 
@@ -76,9 +77,9 @@ class Federation:
     after: Callable[[int], None] | None = None
 
     def __post_init__(self) -> None:
-        positive("a federation's timeout", self.timeout, zero=True)
-        positive("a federation's patience", self.patience, zero=True)
-        positive("a federation's interval", self.interval)
+        check_positive("a federation's timeout", self.timeout, zero=True)
+        check_positive("a federation's patience", self.patience, zero=True)
+        check_positive("a federation's interval", self.interval)
 
     def start(self, grid: Grid) -> None:
         """Wait for the plan's users, then train for the plan's remaining rounds.
@@ -423,7 +424,7 @@ def _tensors(record: Any, expected: Mapping[str, tuple[tuple[int, ...], np.dtype
 
 def _mixed(tensors: Mapping[str, Tensor], key: bytes) -> dict[str, Tensor]:
     """Tensors of float32 with their bits mixed with a key's; mixing again gives them back."""
-    stream, found = Source(key), {}
+    stream, found = SecureStream(key), {}
     for name in sorted(tensors):
         values = np.ascontiguousarray(tensors[name].detach().cpu().numpy())
         octets = values.view(np.uint8).reshape(-1)

@@ -17,8 +17,9 @@ from typing import Any
 from torch import Tensor
 from torch.utils.data import DataLoader, default_collate
 
+from discreet._check import check_int
 from discreet.accounting.guarantee import Guarantee
-from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
+from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.ledger import Ledger
 from discreet.release.batching import Collate, PaddedCollate, length_of
 from discreet.release.session import Private, attach
@@ -81,7 +82,7 @@ class Privacy(Callback):
         One pass is as many steps as an example takes part in once on average. An empty draw is one padding row.
         """
         self._plan.sampling.check_length(length_of(dataset))
-        ahead = whole("num_workers", num_workers, least=0) * whole("prefetch_factor", prefetch_factor, least=1)
+        ahead = check_int("num_workers", num_workers, least=0) * check_int("prefetch_factor", prefetch_factor, least=1)
         return DataLoader(
             dataset,
             batch_sampler=_Draws(self, dataset, max(1, self._plan.sampling.steps_for(1.0)), ahead),

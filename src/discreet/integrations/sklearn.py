@@ -16,17 +16,18 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from discreet._check import check_int, check_positive
 from discreet.accounting.calibrate import calibrate
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.accounting.guarantee import Condition
-from discreet.errors import ConfigError, PrivacyError, positive, whole
+from discreet.errors import ConfigError, PrivacyError
 from discreet.integrations.fit_registry import REGISTER
 from discreet.ledger import Ledger
 from discreet.models import networks as models
 from discreet.stages.bounds import Clip
 from discreet.stages.mechanism import Mechanism
 from discreet.stages.noise import Gaussian
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
 from discreet.training.loop import fit
@@ -67,7 +68,7 @@ class _Private(BaseEstimator):
         plan = self._plan(len(rows))
         network = self._network(rows.shape[1], outputs)
         inputs = self._scaled(rows)
-        optimizer = torch.optim.SGD(network.parameters(), lr=positive("learning_rate", self.learning_rate))
+        optimizer = torch.optim.SGD(network.parameters(), lr=check_positive("learning_rate", self.learning_rate))
         book = self._book()
         entered = REGISTER.enter(rows, book, alone=self.repeat == "alone")
         released: list[int] = []
@@ -85,7 +86,7 @@ class _Private(BaseEstimator):
 
     def _plan(self, rows: int) -> Plan:
         if self.rate is None:
-            size = min(whole("batch_size", _plain(self.batch_size), least=1), rows)
+            size = min(check_int("batch_size", _plain(self.batch_size), least=1), rows)
             sampling = Poisson(examples=rows, batch_size=size)
         else:
             sampling = Poisson(rate=_plain(self.rate), batch_size=_plain(self.batch_size))
@@ -314,8 +315,8 @@ class PrivateScore:
         _check_scored(estimator, self.ledger)
         answers = np.asarray(y)
         ends = None if self.target_bounds is None else _target_ends(self.target_bounds)
-        phase = Phase(rate=1.0, multiplier=positive("noise", self.noise), steps=1, adjacency="zero-out")
-        self.ledger.query(f"score on {len(answers)} rows, noise {self.noise:g}", phase)
+        event = Event(rate=1.0, multiplier=check_positive("noise", self.noise), steps=1, adjacency="zero-out")
+        self.ledger.query(f"score on {len(answers)} rows, noise {self.noise:g}", event)
         predicted = np.asarray(estimator.predict(X))
         if answers.ndim != 1 or predicted.shape != answers.shape:
             raise ConfigError(
@@ -328,7 +329,7 @@ class PrivateScore:
             low, high = ends
             cut = (np.clip(np.asarray(v, np.float64), low, high) for v in (predicted, answers))
             each = 1 - np.square(np.subtract(*cut) / (high - low))
-        noise = Root(None).stream("score", 0).fill_normal(torch.empty(1, dtype=torch.float64), self.noise)
+        noise = KeyTree(None).stream("score", 0).fill_normal(torch.empty(1, dtype=torch.float64), self.noise)
         return float((np.nan_to_num(each).sum() + float(noise)) / len(answers))
 
 

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
+from discreet._check import check_int
+from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.gradients.engine import MEMORY
 from discreet.ledger import Ledger
 from discreet.release.batching import Collate, length_of
@@ -54,7 +55,7 @@ class Units(Dataset[Any]):
     def __init__(self, sequences: Any, owners: Sequence[Hashable], most: int) -> None:
         if len(owners) != length_of(sequences):
             raise ConfigError(f"there are {len(owners)} owners for {length_of(sequences)} sequences; one for each.")
-        self.most = whole("the most sequences of a unit", most, least=1)
+        self.most = check_int("the most sequences of a unit", most, least=1)
         self._sequences = sequences
         self._places: dict[Hashable, list[int]] = {}
         names: Any = owners.tolist() if isinstance(owners, (Tensor, np.ndarray)) else owners

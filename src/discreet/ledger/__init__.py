@@ -24,23 +24,23 @@ Whoever can rewrite the whole file can forge it: a chain without a secret proves
 is then signed), and so does an anchor: the last line's hash, kept elsewhere.
 """
 
-from discreet.ledger.account import Account
+from discreet.ledger.account import RunLedger
 from discreet.ledger.chain import FORMAT, chained
 from discreet.ledger.closing import conclude, withdraw
 from discreet.ledger.conditions import SEEDED, same_rows, together
-from discreet.ledger.file import Book, Identity, Ledger, named, new_run, read, totals
+from discreet.ledger.file import Identity, Ledger, LedgerFile, named, new_run, read, totals
 from discreet.ledger.opening import steps_in_a_pass
-from discreet.ledger.state import Content, Run
+from discreet.ledger.state import LedgerState, Run
 
 __all__ = [
     "FORMAT",
     "SEEDED",
-    "Account",
-    "Book",
-    "Content",
     "Identity",
     "Ledger",
+    "LedgerFile",
+    "LedgerState",
     "Run",
+    "RunLedger",
     "chained",
     "conclude",
     "named",

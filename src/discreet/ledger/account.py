@@ -7,13 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from discreet import _storage as storage
-from discreet.accounting.events import ROW, Phase, in_words
-from discreet.accounting.guarantee import Condition, phase_from_dict
+from discreet.accounting.events import ROW, Event, in_words
+from discreet.accounting.guarantee import Condition, event_from_dict
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.ledger.chain import OLD
 from discreet.ledger.closing import end_line
 from discreet.ledger.conditions import recorded, same_rows, together
-from discreet.ledger.file import Book, Identity, Ledger, new_run, release_line, remedy
+from discreet.ledger.file import Identity, Ledger, LedgerFile, new_run, release_line, remedy
 from discreet.ledger.opening import opening_of
 from discreet.ledger.state import Run
 from discreet.stages.plan import Plan
@@ -23,7 +23,7 @@ from discreet.stages.sensitivity import Layout
 News = tuple[tuple[bytes, ...], tuple[int, int, int], str]
 
 
-class Account:
+class RunLedger:
     """The releases of one plan on one model, in a book.
 
     Guarantee: `spend` returns only after the release is counted, and with a file only after it is on disk. A crash
@@ -34,13 +34,13 @@ class Account:
         self, ledger: Ledger | None, plan: Plan, layout: Layout, audit: Mapping[str, Any] | None = None
     ) -> None:
         self._stages = (type(plan.mechanism.noise),)
-        self._book = Book(ledger, self._stages)
+        self._book = LedgerFile(ledger, self._stages)
         self._shared = self._book.shared
         self._reserve = 1 if ledger is None else ledger.reserve
         self._own: storage.Lock | None = None
         self._plan, self._unit = plan, plan.sampling.contract().unit
         self._opening = opening_of(plan, layout) | ({} if audit is None else {"audit": dict(audit)})
-        self._new = Run(self._opening, phase_from_dict(self._opening["phase"], self._stages))
+        self._new = Run(self._opening, event_from_dict(self._opening["phase"], self._stages))
         named = None if ledger is None else ledger.identity
         self._identity = Identity(new_run()) if named is None else named
         if not self._identity.attempts:
@@ -185,7 +185,7 @@ class Account:
         named = state.get("run")
         if not state.get("ledger") or named == self._name or not self._shared or not self._untouched:
             return
-        before, begun = self._identity, self._begun
+        before, origin_step = self._identity, self._begun
         with self._book.locked():
             try:
                 if named is None:
@@ -199,7 +199,7 @@ class Account:
             except BaseException:
                 self._identity = before
                 raise
-            if begun:
+            if origin_step:
                 self._book.append(end_line(self._name, 0, {"files": {}, "lost": 0}))
             self._name, self._signed_on = named, False
         self._go_on()
@@ -216,10 +216,10 @@ class Account:
     def _differs(self, run: Run) -> str:
         """In what a run of the file is another than this one; nothing if in nothing."""
         opening, said = self._opening, run.opening["phase"]
-        phase = {k: v for k, v in opening["phase"].items() if k != "unit" or k in said}  # older lines have none
+        event = {k: v for k, v in opening["phase"].items() if k != "unit" or k in said}  # older lines have none
         if run.opening.get("plan") != opening["plan"]:
             return "plan"
-        return "model" if run.opening.get("parameters") != opening["parameters"] or said != phase else ""
+        return "model" if run.opening.get("parameters") != opening["parameters"] or said != event else ""
 
     def _check_same(self, run: Run) -> None:
         if what := self._differs(run):
@@ -261,16 +261,16 @@ class Account:
     def _declared(self) -> dict[str, int]:
         """The most rows that a unit has in earlier queries, where they protect rows and the ledger declares it."""
         content, ledger = self._book.content, self._book.ledger
-        others = [(what, phase) for what, phase in content.queries if phase.unit != self._unit and phase.steps]
+        others = [(what, event) for what, event in content.queries if event.unit != self._unit and event.steps]
         if not others:
             return {}
-        alike = {phase.unit for _, phase in others} == {ROW} and all(r.one.unit != ROW for r in content.runs.values())
+        alike = {event.unit for _, event in others} == {ROW} and all(r.one.unit != ROW for r in content.runs.values())
         if ledger is not None and ledger.rows is not None and alike:
             return {"rows": ledger.rows}
-        what, phase = others[0]
+        what, event = others[0]
         raise PrivacyError(
-            f"{self._book.path} counts what protects each {in_words(phase.unit)} ({what}), and the plan protects each "
-            f"{in_words(self._unit)}. {remedy(phase.unit, self._unit)} Nothing was released."
+            f"{self._book.path} counts what protects each {in_words(event.unit)} ({what}), and the plan protects each "
+            f"{in_words(self._unit)}. {remedy(event.unit, self._unit)} Nothing was released."
         )
 
     # --- what is counted ---------------------------------------------------------------------------------------------
@@ -300,14 +300,14 @@ class Account:
         return self._taken
 
     @property
-    def phases(self) -> tuple[Phase, ...]:
+    def events(self) -> tuple[Event, ...]:
         """The releases that were made, equal ones in a row counted together."""
         ahead = self._run.participations - self._taken
-        made: list[Phase] = []
-        for phase in reversed(self._run.spent):  # what is counted ahead was counted last
-            taken = min(ahead, phase.steps)
+        made: list[Event] = []
+        for event in reversed(self._run.spent):  # what is counted ahead was counted last
+            taken = min(ahead, event.steps)
             ahead -= taken
-            made.insert(0, replace(phase, steps=phase.steps - taken))
+            made.insert(0, replace(event, steps=event.steps - taken))
         return tuple(made)
 
     @property
@@ -333,7 +333,7 @@ class Account:
         return {"ranks": run.ranks, "rows": " ".join(sorted(run.rows)), **shares}
 
     @property
-    def queries(self) -> tuple[Phase, ...]:
+    def queries(self) -> tuple[Event, ...]:
         """What else this file's run asked of the data."""
         return () if self._shared else tuple(p for _, p in self._book.content.queries)
 
@@ -390,21 +390,21 @@ class Account:
 
     # --- followed by other processes ---------------------------------------------------------------------------------
 
-    def followed(self) -> "Account":
+    def followed(self) -> "RunLedger":
         """This account as other processes have it: they write nothing, and follow what is written here."""
         found = copy.copy(self)
         found._book, found._own = self._book.copied(), None
-        self._book.news = []
+        self._book.unsent_lines = []
         return found
 
-    def news(self) -> News:
+    def unsent_lines(self) -> News:
         """What was written and read since the last time, for those who follow."""
-        lines, self._book.news = self._book.news or [], []
+        lines, self._book.unsent_lines = self._book.unsent_lines or [], []
         return tuple(lines), (self._spent, self._taken, self._ahead), self._name
 
-    def follow(self, news: News) -> None:
+    def follow(self, unsent_lines: News) -> None:
         """Take over what the one who writes has written."""
-        lines, (self._spent, self._taken, self._ahead), self._name = news
+        lines, (self._spent, self._taken, self._ahead), self._name = unsent_lines
         for line in lines:
             self._book.content.take(line, None)
 

@@ -164,9 +164,9 @@ class _Prefix:
     def _string(self) -> str:
         return self._scan(_STRING, _STRING_BEGUN)
 
-    def _scan(self, whole: re.Pattern[str], begun: re.Pattern[str]) -> str:
+    def _scan(self, whole: re.Pattern[str], origin_step: re.Pattern[str]) -> str:
         self._peek()
-        if begun.fullmatch(self.text, self.at):
+        if origin_step.fullmatch(self.text, self.at):
             raise _End
         if found := whole.match(self.text, self.at):
             self.at = found.end()

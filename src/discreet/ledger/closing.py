@@ -5,7 +5,7 @@ from typing import Any
 
 from discreet.accounting.guarantee import Condition
 from discreet.ledger.conditions import recorded
-from discreet.ledger.file import Book, Ledger
+from discreet.ledger.file import Ledger, LedgerFile
 
 
 def conclude(ledger: Ledger, run: str, rests_on: Sequence[Condition], end: Mapping[str, Any] | None) -> str:
@@ -17,22 +17,22 @@ def conclude(ledger: Ledger, run: str, rests_on: Sequence[Condition], end: Mappi
 
     A run that has ended is left as it is.
     """
-    book = Book(ledger)
+    book = LedgerFile(ledger)
     with book.locked():
         found = book.content.runs.get(run)
         if found is None:
             return book.content.head
-        news = {} if tuple(rests_on) == found.rests_on else {"conditions": recorded(rests_on)}
+        unsent_lines = {} if tuple(rests_on) == found.rests_on else {"conditions": recorded(rests_on)}
         if found.end is None and end is not None:
-            book.append({**end_line(run, found.released, end), **news})
-        elif found.end is None and news:
-            book.append({"kind": "evidence", "run": run, **news})
+            book.append({**end_line(run, found.released, end), **unsent_lines})
+        elif found.end is None and unsent_lines:
+            book.append({"kind": "evidence", "run": run, **unsent_lines})
         return book.content.head if found.end is None else str(found.end["hash"])
 
 
 def withdraw(ledger: Ledger, run: str) -> None:
     """Write down that a run which has released nothing never will: then it costs nothing."""
-    book = Book(ledger)
+    book = LedgerFile(ledger)
     with book.locked():
         found = book.content.runs.get(run)
         if found is not None and found.end is None and found.released == 0:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 from discreet import _storage as storage
+from discreet._check import check_int, check_positive
 from discreet.accounting import cost
-from discreet.accounting.events import ROW, Phase, check_unit, in_words, units_of
-from discreet.accounting.guarantee import Guarantee, guarantee, phase_to_dict
-from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, positive, whole
+from discreet.accounting.events import ROW, Event, check_unit, in_words, units_of
+from discreet.accounting.guarantee import Guarantee, event_to_dict, guarantee
+from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.ledger.chain import FORMAT, chained, cut_off
-from discreet.ledger.state import Content, Run
+from discreet.ledger.state import LedgerState, Run
 
 _WITHHELD = b""  # in place of a key that a pickle does not hold
 _PATIENCE = 60.0  # seconds that others may have a data set's ledger
@@ -89,13 +90,13 @@ class Ledger:
         if self.unit is not None:
             check_unit("a ledger's unit", self.unit)
         if self.rows is not None:
-            whole("a ledger's rows", self.rows, least=1)
+            check_int("a ledger's rows", self.rows, least=1)
             if self.unit in (None, ROW):
                 raise ConfigError(
                     f"a ledger's rows is {self.rows}, the most that one unit has, and its unit is {self.unit!r}; say "
                     "whose rows they are, as unit='user'."
                 )
-        whole("a ledger's reserve", self.reserve, least=1, most=10**6)
+        check_int("a ledger's reserve", self.reserve, least=1, most=10**6)
         if self.key is not None and (not isinstance(self.key, bytes) or len(self.key) < 16):
             raise ConfigError("a ledger's key must be at least 16 secret bytes.")
         if self.dataset is None:
@@ -104,8 +105,8 @@ class Ledger:
             return
         if self.epsilon is None or self.delta is None:
             raise ConfigError(f"the ledger of data set {self.dataset!r} needs the epsilon and delta it caps.")
-        positive("a ledger's epsilon", self.epsilon)
-        if not 0 < positive("a ledger's delta", self.delta) < 1:
+        check_positive("a ledger's epsilon", self.epsilon)
+        if not 0 < check_positive("a ledger's delta", self.delta) < 1:
             raise ConfigError(f"a ledger's delta is {self.delta!r}; it must be below 1.")
 
     @property
@@ -129,7 +130,7 @@ class Ledger:
     def __deepcopy__(self, memo: Any) -> "Ledger":
         return self
 
-    def query(self, what: str, phase: Phase, *, broken: str = "", answer: str = "") -> None:
+    def query(self, what: str, event: Event, *, broken: str = "", answer: str = "") -> None:
         """Count something that is asked of the data beside training, before it is asked.
 
         What protects each row is counted for the ledger's unit, by its `rows`. `broken` says why it is not private
@@ -137,9 +138,9 @@ class Ledger:
         noise on the same data is the same answer, however often a crash makes it necessary, and is counted once.
         """
         converted: dict[str, Any] = {}
-        if self.rows is not None and self.unit is not None and phase.unit == ROW:
-            phase, converted = phase.per(self.unit, self.rows), {"rows": self.rows}
-        book = Book(self)
+        if self.rows is not None and self.unit is not None and event.unit == ROW:
+            event, converted = event.per(self.unit, self.rows), {"rows": self.rows}
+        book = LedgerFile(self)
         with book.locked():
             if answer and answer in book.content.answers:
                 return
@@ -148,14 +149,14 @@ class Ledger:
                     f"{what}: {book.path} is closed, as its run has ended, and what it proves would change. Count what "
                     "is asked later in a data set's ledger. Nothing was asked."
                 )
-            for unit in (self.unit or phase.unit, *units_of(book.content.horizon())):
-                if unit != phase.unit:
+            for unit in (self.unit or event.unit, *units_of(book.content.horizon())):
+                if unit != event.unit:
                     raise PrivacyError(
-                        f"{what}: this protects each {in_words(phase.unit)}, and {book.path} counts what protects each "
-                        f"{in_words(unit)}. {remedy(phase.unit, unit)} Nothing was asked."
+                        f"{what}: this protects each {in_words(event.unit)}, and {book.path} counts what protects each "
+                        f"{in_words(unit)}. {remedy(event.unit, unit)} Nothing was asked."
                     )
-            book.check_cap(phase)
-            line = {"kind": "query", "what": what, "phase": phase_to_dict(phase), **converted}
+            book.check_cap(event)
+            line = {"kind": "query", "what": what, "phase": event_to_dict(event), **converted}
             if self.identity is not None and self.identity.run:
                 line["run"] = self.identity.run
             book.append(line | ({"broken": broken} if broken else {}) | ({"answer": answer} if answer else {}))
@@ -166,7 +167,7 @@ class Ledger:
         It is for the unit that all of it protects. Where runs protect different ones nothing is proven of everything:
         epsilon is infinite, a broken condition says what each unit has, and `apart()` gives each one's own guarantee.
         """
-        book = Book(self)
+        book = LedgerFile(self)
         with book.locked():
             pass
         if self.delta is None:
@@ -193,12 +194,12 @@ def remedy(asked: str, unit: str) -> str:
     return "The two do not add up; ask for what protects the same, or of other data, counted elsewhere."
 
 
-def read(path: Path, key: bytes | None = None, stages: Sequence[type[Any]] = ()) -> tuple[Content, bytes]:
+def read(path: Path, key: bytes | None = None, stages: Sequence[type[Any]] = ()) -> tuple[LedgerState, bytes]:
     """Everything in a file, and what follows its last line's end: empty unless a write was cut off.
 
     A line that is not as it was written is a PrivacyError that names it.
     """
-    content = Content(stages=tuple(stages))
+    content = LedgerState(stages=tuple(stages))
     try:
         torn = _read_lines(content, path, 0, key)
     except OSError as error:
@@ -207,7 +208,7 @@ def read(path: Path, key: bytes | None = None, stages: Sequence[type[Any]] = ())
 
 
 def _read_lines(
-    content: Content, path: Path, start: int, key: bytes | None, tell: Callable[[bytes], None] | None = None
+    content: LedgerState, path: Path, start: int, key: bytes | None, tell: Callable[[bytes], None] | None = None
 ) -> bytes:
     """Add up the lines from a place in a file on; what follows the last one's end."""
     rest = b""
@@ -220,7 +221,7 @@ def _read_lines(
     return rest
 
 
-def _take(content: Content, path: Path, line: bytes, key: bytes | None) -> None:
+def _take(content: LedgerState, path: Path, line: bytes, key: bytes | None) -> None:
     try:
         content.take(line, key)
     except (PrivacyError, ConfigError) as error:
@@ -232,7 +233,7 @@ def has_hash(path: Path, wanted: str) -> bool:
     return storage.contains(path, f'"hash": "{wanted}"'.encode())
 
 
-def counted_as_torn(content: Content, path: Path, torn: bytes) -> list[str]:
+def counted_as_torn(content: LedgerState, path: Path, torn: bytes) -> list[str]:
     """For which runs a line that was cut off counts; a PrivacyError if it was not cut off by a crash.
 
     What it would have counted did not happen, but counts. If it does not say whose it was, each run that is not over
@@ -250,25 +251,27 @@ def counted_as_torn(content: Content, path: Path, torn: bytes) -> list[str]:
     return [name for name in left if name == told.get("run", name)]
 
 
-def totals(phases: Sequence[Phase], delta: float) -> dict[str, float]:
+def totals(events: Sequence[Event], delta: float) -> dict[str, float]:
     """Epsilon for each unit, of those releases that protect it."""
-    return {unit: cost([p for p in phases if p.unit == unit], delta).epsilon for unit in units_of(phases)}
+    return {unit: cost([p for p in events if p.unit == unit], delta).epsilon for unit in units_of(events)}
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-class Book:
+class LedgerFile:
     """A ledger's file, opened: reads what others added, and appends."""
 
     def __init__(self, ledger: Ledger | None, stages: Sequence[type[Any]] = ()) -> None:
         self.ledger = ledger
         self.path = None if ledger is None else Path(ledger.path)
-        self.content = Content(stages=(*stages, *(() if ledger is None else ledger.stages)))
+        self.content = LedgerState(stages=(*stages, *(() if ledger is None else ledger.stages)))
         self._withheld = ledger is not None and ledger.key == _WITHHELD
         self._key = None if ledger is None or self._withheld else ledger.key
         self._read = 0  # bytes of the file that are in `content`
-        self.news: list[bytes] | None = None  # lines that others are still to be told of, where there are others
+        self.unsent_lines: list[bytes] | None = (
+            None  # lines that others are still to be told of, where there are others
+        )
         self._lock: storage.Lock | None = None
         if self.path is not None:
             try:
@@ -386,7 +389,7 @@ class Book:
         lock.release(remove=True)
         return False
 
-    def check_cap(self, *more: Phase) -> None:
+    def check_cap(self, *more: Event) -> None:
         """Raise unless these fit under the data set's cap, beside everything that was declared for the same unit."""
         if self.ledger is None or self.ledger.dataset is None:
             return
@@ -408,7 +411,7 @@ class Book:
                 "counted in it; give Ledger(..., key=) anew. Nothing was released."
             )
         release = content["kind"] == "release"
-        if release and self.path is None and self.news is None:  # there is no line that somebody could read
+        if release and self.path is None and self.unsent_lines is None:  # there is no line that somebody could read
             self.content.count(content)
             return
         first = {} if self.content.lines else {"format": FORMAT}
@@ -433,12 +436,12 @@ class Book:
         return self.path is None or head == self.content.head or has_hash(self.path, head)
 
     def _tell(self, line: bytes) -> None:
-        if self.news is not None:
-            self.news.append(line)
+        if self.unsent_lines is not None:
+            self.unsent_lines.append(line)
 
-    def copied(self) -> "Book":
+    def copied(self) -> "LedgerFile":
         """What the file says so far, without the file: for those who follow it from another process."""
-        found = Book(None)
+        found = LedgerFile(None)
         found.content = self.content
         return found
 

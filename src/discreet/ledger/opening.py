@@ -5,7 +5,7 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from discreet.accounting.guarantee import phase_to_dict
+from discreet.accounting.guarantee import event_to_dict
 from discreet.errors import ConfigError
 from discreet.stages.plan import Plan
 from discreet.stages.sensitivity import Layout
@@ -23,7 +23,7 @@ def opening_of(plan: Plan, layout: Layout) -> dict[str, Any]:
         "steps": plan.steps,
         "participations": plan.sampling.participations(plan.steps),
         "pass": steps_in_a_pass(plan),
-        "phase": phase_to_dict(plan.phase(layout, steps=1)),
+        "phase": event_to_dict(plan.event(layout, steps=1)),
         **({"schedule": plan.stretches} if plan.noise_schedule else {}),
         "contract": {"blocks": blocks, "premises": list(contract.premises)},
         "parameters": [[n, list(s)] for n, s in zip(layout.names, layout.shapes, strict=True)],

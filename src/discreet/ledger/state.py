@@ -5,9 +5,10 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from discreet.accounting.events import ROW, Phase, in_words
-from discreet.accounting.guarantee import Condition, phase_from_dict
-from discreet.errors import PrivacyError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.accounting.events import ROW, Event, in_words
+from discreet.accounting.guarantee import Condition, event_from_dict
+from discreet.errors import PrivacyError
 from discreet.ledger.chain import FORMAT, OLD, checked, one_step
 from discreet.ledger.conditions import SEEDED, at_most, read_conditions
 
@@ -17,7 +18,7 @@ class Run:
     """One run, as its lines tell it."""
 
     opening: Mapping[str, Any]
-    one: Phase  # what one step costs
+    one: Event  # what one step costs
     released: int = 0
     participations: int = 0
     recovered: int = 0
@@ -31,11 +32,11 @@ class Run:
     attempt: str = ""  # who wrote last: every process that takes the run up has a name of its own
     rests_on: tuple[Condition, ...] | None = None  # what was tested of it and what was not, as was last written down
     end: Mapping[str, Any] | None = None  # its closing line, with that line's hash
-    _spent: list[Phase] = field(default_factory=list)
-    _last: int = 0  # how many steps the last of them has: a Phase is made when it is asked for, not at each step
+    _spent: list[Event] = field(default_factory=list)
+    _last: int = 0  # how many steps the last of them has: an Event is made when it is asked for, not at each step
 
     @property
-    def spent(self) -> list[Phase]:
+    def spent(self) -> list[Event]:
         """What was counted, equal steps in a row together."""
         return [*self._spent[:-1], *(replace(last, steps=self._last) for last in self._spent[-1:])]
 
@@ -106,7 +107,7 @@ class Run:
         """Whether it has ended without a release."""
         return self.end is not None and self.released == 0
 
-    def horizon(self) -> list[Phase]:
+    def horizon(self) -> list[Event]:
         """What the run was declared to spend, or what it has spent if that is more; nothing of one that was withdrawn.
 
         A run that ends early counts with its whole horizon: when it ends may depend on what was seen.
@@ -124,12 +125,12 @@ class Run:
 
 
 @dataclass
-class Content:
+class LedgerState:
     """What the lines read so far add up to."""
 
     dataset: Mapping[str, Any] | None = None
     runs: dict[str, Run] = field(default_factory=dict)
-    queries: list[tuple[str, Phase]] = field(default_factory=list)
+    queries: list[tuple[str, Event]] = field(default_factory=list)
     broken: tuple[Condition, ...] = ()  # queries that are known not to be private
     declared: tuple[Condition, ...] = ()  # how many rows a unit has in queries that are counted for it
     stages: tuple[type[Any], ...] = ()
@@ -170,16 +171,16 @@ class Content:
     @property
     def _units(self) -> list[str]:
         """Whom runs and queries protect, each once."""
-        asked = [phase.unit for _, phase in self.queries if phase.steps]
+        asked = [event.unit for _, event in self.queries if event.steps]
         return list(dict.fromkeys([run.one.unit for run in self.runs.values()] + asked))
 
-    def horizon(self) -> list[Phase]:
+    def horizon(self) -> list[Event]:
         """Everything that was declared: runs to their ends, and queries."""
         return [p for run in self.runs.values() for p in run.horizon()] + [p for _, p in self.queries]
 
     def declare(self, unit: str, rows: int) -> None:
         """Count the queries so far that protect rows for a unit, which has at most so many in each."""
-        rowwise = [what for what, phase in self.queries if phase.unit == ROW]
+        rowwise = [what for what, event in self.queries if event.unit == ROW]
         self.queries = [(what, p.per(unit, rows) if p.unit == ROW else p) for what, p in self.queries]
         self.declared = *self.declared, *(at_most(unit, rows, what) for what in rowwise)
 
@@ -239,13 +240,13 @@ class Content:
 
     def _add_release(self, content: Mapping[str, Any]) -> None:
         run = self.runs[content["run"]]
-        count = whole("count", content["count"], least=1)
-        taken = whole("participations", content["participations"], least=0, most=count)
+        count = check_int("count", content["count"], least=1)
+        taken = check_int("participations", content["participations"], least=0, most=count)
         run.release(content["step"], count, taken, float(content["rate"]), float(content["multiplier"]))
         run.recovered += bool(content.get("recovered"))
         run.seeded |= bool(content.get("seeded"))
         run.unprobed |= bool(content.get("unprobed"))
-        ranks = whole("ranks", content.get("ranks", 1), least=1)
+        ranks = check_int("ranks", content.get("ranks", 1), least=1)
         run.ranks = max(run.ranks, ranks)
         run.shares &= ranks == 1 or bool(content.get("noise_shares"))
         if ranks > 1:
@@ -257,15 +258,15 @@ class Content:
     def _add_run(self, content: Mapping[str, Any]) -> None:
         if content["run"] in self.runs or (self.runs and self.dataset is None):
             raise PrivacyError("it opens a second run in a file that holds one")
-        whole("steps", content["steps"], least=0)
-        whole("participations", content["participations"], least=0, most=content["steps"])
-        whole("pass", content["pass"], least=1)
+        check_int("steps", content["steps"], least=0)
+        check_int("participations", content["participations"], least=0, most=content["steps"])
+        check_int("pass", content["pass"], least=1)
         for steps, factor in content.get("schedule", []):
-            whole("a stretch's steps", steps, least=0)
-            positive("a stretch's factor", factor)
+            check_int("a stretch's steps", steps, least=0)
+            check_positive("a stretch's factor", factor)
         if not isinstance(content["plan"], dict) or not isinstance(content["parameters"], list):
             raise PrivacyError("it does not describe a run")
-        one = phase_from_dict({**_old_unit(content["plan"]), **content["phase"]}, self.stages)
+        one = event_from_dict({**_old_unit(content["plan"]), **content["phase"]}, self.stages)
         if one.group != 1:
             raise PrivacyError("it does not describe a run")
         if not isinstance(content.get("audit", {}), dict):
@@ -273,7 +274,7 @@ class Content:
         if self.asked_by is not None and self.dataset is None and self.asked_by != content["run"]:
             raise PrivacyError("it opens another run than the one that asked before it")
         if "rows" in content:
-            self.declare(one.unit, whole("rows", content["rows"], least=1))
+            self.declare(one.unit, check_int("rows", content["rows"], least=1))
         run = Run(content, one)
         self._note(run, content)
         self.runs[str(content["run"])] = run
@@ -281,15 +282,15 @@ class Content:
     def _add_query(self, content: Mapping[str, Any]) -> None:
         if self.closed:
             raise PrivacyError("it asks something after its run has ended")
-        what, phase = str(content["what"]), phase_from_dict(content["phase"], self.stages)
-        self.queries.append((what, phase))
+        what, event = str(content["what"]), event_from_dict(content["phase"], self.stages)
+        self.queries.append((what, event))
         if "run" in content:
             self.asked_by = str(content["run"])
         if "answer" in content:
             self.answers.add(str(content["answer"]))
         if "rows" in content:
-            rows = whole("rows", content["rows"], least=1)
-            self.declared = *self.declared, at_most(phase.unit, rows, what)
+            rows = check_int("rows", content["rows"], least=1)
+            self.declared = *self.declared, at_most(event.unit, rows, what)
         if "broken" in content:
             self.broken = *self.broken, Condition(str(content["broken"]), "broken")
 
@@ -297,16 +298,16 @@ class Content:
         if self.lines:
             raise PrivacyError("it names a data set after the file's beginning")
         named = {k: content[k] for k in ("dataset", "epsilon", "delta")}
-        if not isinstance(named["dataset"], str) or not 0 < positive("delta", named["delta"]) < 1:
+        if not isinstance(named["dataset"], str) or not 0 < check_positive("delta", named["delta"]) < 1:
             raise PrivacyError("it names no data set and cap")
-        positive("epsilon", named["epsilon"])
+        check_positive("epsilon", named["epsilon"])
         self.dataset = named
 
     def _add_end(self, content: Mapping[str, Any], digest: str) -> None:
         run = self.runs[content["run"]]
         if content["released"] != run.released:
             raise PrivacyError(f"it ends a run after {content['released']!r} steps, and {run.released} are counted")
-        whole("lost", content["lost"], least=0)
+        check_int("lost", content["lost"], least=0)
         if not all(isinstance(name, str) and isinstance(found, str) for name, found in content["files"].items()):
             raise PrivacyError("it names no files")
         self._note(run, content)
@@ -314,7 +315,7 @@ class Content:
 
 
 def _old_unit(plan: Mapping[str, Any]) -> dict[str, Any]:
-    """Whom a run protects by its sampler's word, for lines that were written before phases said it."""
+    """Whom a run protects by its sampler's word, for lines that were written before events said it."""
     sampling = plan.get("sampling")
     unit = sampling.get("unit") if isinstance(sampling, dict) else None
     return {"unit": unit} if isinstance(unit, str) else {}

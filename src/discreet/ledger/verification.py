@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from discreet import _storage as storage
+from discreet._check import check_int
 from discreet.accounting import cost
-from discreet.accounting.events import Phase, in_words
+from discreet.accounting.events import Event, in_words
 from discreet.accounting.guarantee import Condition, Guarantee, Status, guarantee, weakest
 from discreet.accounting.tuning import Tuning
-from discreet.errors import ConfigError, PrivacyError, whole
-from discreet.ledger import Content, Run, read, same_rows, steps_in_a_pass, together, totals
+from discreet.errors import ConfigError, PrivacyError
+from discreet.ledger import LedgerState, Run, read, same_rows, steps_in_a_pass, together, totals
 from discreet.ledger.chain import OLD
 from discreet.ledger.file import counted_as_torn, has_hash
 from discreet.stages.plan import Plan, guarantee_of, known_stages
@@ -223,7 +224,7 @@ def read_identity(folder: Path) -> tuple[str, tuple[str, ...]] | None:
     return run, tuple(attempts)
 
 
-def own_run(folder: Path, content: Content) -> str | None:
+def own_run(folder: Path, content: LedgerState) -> str | None:
     """Which run of a ledger a folder holds: the one it names, the only one, or (before it had a name) by its plan."""
     named = read_identity(folder)
     if named is not None:
@@ -266,18 +267,18 @@ class _Memory:
         self._guarantees: dict[Any, Guarantee] = {}
         self._costs: dict[Any, float] = {}
 
-    def guarantee(self, plan: Plan, layout: Layout, phases: Sequence[Phase], taking_part: Status) -> Guarantee:
+    def guarantee(self, plan: Plan, layout: Layout, events: Sequence[Event], taking_part: Status) -> Guarantee:
         """What is proven of these releases of a plan."""
-        key = json.dumps(plan.to_dict(), sort_keys=True, default=repr), layout, tuple(phases), taking_part
+        key = json.dumps(plan.to_dict(), sort_keys=True, default=repr), layout, tuple(events), taking_part
         if key not in self._guarantees:
-            self._guarantees[key] = guarantee_of(plan, layout, phases, taking_part=taking_part)
+            self._guarantees[key] = guarantee_of(plan, layout, events, taking_part=taking_part)
         return self._guarantees[key]
 
-    def cost(self, phases: Sequence[Phase], delta: float, tuning: Tuning | None) -> float:
+    def cost(self, events: Sequence[Event], delta: float, tuning: Tuning | None) -> float:
         """The epsilon of releases."""
-        key = tuple(phases), delta, tuning
+        key = tuple(events), delta, tuning
         if key not in self._costs:
-            self._costs[key] = cost(phases, delta, tuning).epsilon
+            self._costs[key] = cost(events, delta, tuning).epsilon
         return self._costs[key]
 
 
@@ -291,21 +292,21 @@ def _planned(name: str, run: Run, torn: bool, stages: Sequence[type[Any]]) -> tu
     return made
 
 
-def _run(name: str, content: Content, made: tuple[Plan, Layout] | None, torn: bool, memory: _Memory) -> VerifiedRun:
+def _run(name: str, content: LedgerState, made: tuple[Plan, Layout] | None, torn: bool, memory: _Memory) -> VerifiedRun:
     run = content.runs[name]
     opening, recovered = run.opening, run.recovered + torn
     described = opening["plan"]
     unit = str(described.get("sampling", {}).get("unit", "example"))
     queries = [] if content.dataset is not None else [p for _, p in content.queries]
-    phases, same = [*run.horizon(), *queries], same_rows(run.ranks, run.rows, unit)
+    events, same = [*run.horizon(), *queries], same_rows(run.ranks, run.rows, unit)
     if made is not None:
-        proven = memory.guarantee(*made, phases, weakest(same))
+        proven = memory.guarantee(*made, events, weakest(same))
         tuning = made[0].tuning
     else:
         tuning = None
         delta, steps = float(described["delta"]), int(opening["steps"])
         known: dict[str, Any] = {"unit": run.one.unit, "adjacency": run.one.adjacency, "steps": steps}
-        proven = guarantee(phases, delta, conditions=(Condition(_UNKNOWN, "broken"),), **known)
+        proven = guarantee(events, delta, conditions=(Condition(_UNKNOWN, "broken"),), **known)
     conditions = (
         *proven.conditions,
         *content.beside(run, run.one.unit),
@@ -362,8 +363,10 @@ def _follows(opening: Mapping[str, Any], run: Run, stages: Sequence[type[Any]]) 
         return None
     plan = Plan.from_dict(described, stages)
     names, shapes = zip(*opening["parameters"], strict=True)
-    layout = Layout(tuple(str(n) for n in names), tuple(tuple(whole("a size", d, least=0) for d in s) for s in shapes))
-    expected = plan.phase(layout, steps=1)
+    layout = Layout(
+        tuple(str(n) for n in names), tuple(tuple(check_int("a size", d, least=0) for d in s) for s in shapes)
+    )
+    expected = plan.event(layout, steps=1)
     if "unit" not in opening["phase"]:
         run.protects(expected.unit)
     possible = plan.sampling.participations

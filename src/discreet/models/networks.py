@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from discreet.errors import ConfigError, PrivacyError, whole
+from discreet._check import check_int
+from discreet.errors import ConfigError, PrivacyError
 from discreet.nn import BELU, BoundedTanh, TemperedSigmoid
 
 Shape = tuple[int, ...]
@@ -45,8 +46,8 @@ def build(name: str, shape: Sequence[int], outputs: int, **settings: Any) -> nn.
         raise ConfigError(
             f"an example's shape is {shape!r}; it must be a tuple of whole numbers >= 1, as (1, 28, 28) or (64,)."
         )
-    sizes = tuple(whole("a size of an example's shape", size, least=1) for size in shape)
-    whole("the number of outputs", outputs, least=1)
+    sizes = tuple(check_int("a size of an example's shape", size, least=1) for size in shape)
+    check_int("the number of outputs", outputs, least=1)
     if own:
         return _imported(name, sizes, outputs, settings)
     network = _NETWORKS[name]
@@ -102,7 +103,7 @@ def _mlp(shape: Shape, outputs: int, *, hidden: Any, activation: Activation) -> 
             f"mlp's hidden is {hidden!r}; it must be the sizes of one or more hidden layers, as (32,) or (64, 32); "
             "or take the model linear."
         )
-    sizes = [whole("a size of mlp's hidden", size, least=1, most=_MOST_UNITS) for size in found]
+    sizes = [check_int("a size of mlp's hidden", size, least=1, most=_MOST_UNITS) for size in found]
     return _dense([math.prod(shape), *sizes, outputs], activation)
 
 
@@ -124,7 +125,7 @@ def _cnn(shape: Shape, outputs: int, *, activation: Activation) -> nn.Module:
 
 def _abadi(shape: Shape, outputs: int, *, hidden: int) -> nn.Module:
     """The network of Abadi et al. 2016 behind their private projection, which gives it 60 values an example."""
-    size = whole("abadi's hidden", hidden, least=1, most=_MOST_UNITS)
+    size = check_int("abadi's hidden", hidden, least=1, most=_MOST_UNITS)
     return _dense([math.prod(shape), size, outputs], nn.ReLU)
 
 

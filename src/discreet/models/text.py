@@ -3,7 +3,8 @@
 import torch
 from torch import Tensor, nn
 
-from discreet.errors import ConfigError, whole
+from discreet._check import check_int
+from discreet.errors import ConfigError
 
 
 class NextWord(nn.Module):
@@ -17,7 +18,7 @@ class NextWord(nn.Module):
     ) -> None:
         super().__init__()
         for name, size in (("words", words), ("width", width), ("heads", heads), ("layers", layers)):
-            whole(f"NextWord's {name}", size, least=1)
+            check_int(f"NextWord's {name}", size, least=1)
         if width % heads:
             raise ConfigError(f"NextWord's width is {width}, which {heads} heads do not divide.")
         self.words = nn.Embedding(words, width)

@@ -11,7 +11,8 @@ from typing import Final
 import torch
 from torch import Tensor, nn
 
-from discreet.errors import ConfigError, positive
+from discreet._check import check_positive
+from discreet.errors import ConfigError
 
 _LEAST, _MOST = 1e-15, 1e15  # settings whose products float32 and bfloat16 still hold
 
@@ -184,7 +185,7 @@ def _altered(module: nn.Module) -> bool:
 
 def _setting(name: str, value: float, *, zero: bool = False) -> float:
     """A positive number that every dtype can work with."""
-    value = positive(name, value, zero=zero)
+    value = check_positive(name, value, zero=zero)
     if value and not _LEAST <= value <= _MOST:
         raise ConfigError(
             f"{name} is {value:g}; float32 needs it to be from {_LEAST:g} to {_MOST:g}: scale the inputs."

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.nn.utils.rnn import PackedSequence
 
-from discreet.errors import ConfigError, whole
+from discreet._check import check_int
+from discreet.errors import ConfigError
 from discreet.nn.recurrence import Cell, GRUCell, LSTMCell, Path, PlainCell, Weights, recur
 
 _KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -39,9 +40,9 @@ class Recurrent(nn.Module):
     ) -> None:
         super().__init__()
         kind = type(self).__name__
-        self.input_size = whole(f"{kind}'s input_size", input_size, least=1)
-        self.hidden_size = whole(f"{kind}'s hidden_size", hidden_size, least=1)
-        self.num_layers = whole(f"{kind}'s num_layers", num_layers, least=1)
+        self.input_size = check_int(f"{kind}'s input_size", input_size, least=1)
+        self.hidden_size = check_int(f"{kind}'s hidden_size", hidden_size, least=1)
+        self.num_layers = check_int(f"{kind}'s num_layers", num_layers, least=1)
         if not isinstance(dropout, (int, float)) or isinstance(dropout, bool) or not 0 <= dropout <= 1:
             raise ConfigError(f"{kind}'s dropout is {dropout!r}; it must be a number from 0 to 1.")
         self.bias, self.batch_first, self.bidirectional = bias, batch_first, bidirectional

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.errors import ConfigError
 
 
 class _Filter(torch.autograd.Function):
@@ -49,7 +50,7 @@ def filter_gradient(x: Tensor, c: float = 1.0, k: float = 1.0) -> Tensor:
     >>> x.grad
     tensor([0.4898, 2.0000, 0.0000])
     """
-    return _Filter.apply(x, positive("the filter's c", c), positive("the filter's k", k))
+    return _Filter.apply(x, check_positive("the filter's c", c), check_positive("the filter's k", k))
 
 
 class GradientFilter(nn.Module):
@@ -57,8 +58,8 @@ class GradientFilter(nn.Module):
 
     def __init__(self, c: float = 1.0, k: float = 1.0) -> None:
         super().__init__()
-        self.c = positive("GradientFilter's c", c)
-        self.k = positive("GradientFilter's k", k)
+        self.c = check_positive("GradientFilter's c", c)
+        self.k = check_positive("GradientFilter's k", k)
 
     def forward(self, x: Tensor) -> Tensor:
         return filter_gradient(x, self.c, self.k)
@@ -90,15 +91,15 @@ class FilteredRNN(nn.Module):
         k: float = 1.0,
     ) -> None:
         super().__init__()
-        self.input_size = whole("FilteredRNN's input_size", input_size, least=1)
-        self.hidden_size = whole("FilteredRNN's hidden_size", hidden_size, least=1)
-        self.num_layers = whole("FilteredRNN's num_layers", num_layers, least=1)
+        self.input_size = check_int("FilteredRNN's input_size", input_size, least=1)
+        self.hidden_size = check_int("FilteredRNN's hidden_size", hidden_size, least=1)
+        self.num_layers = check_int("FilteredRNN's num_layers", num_layers, least=1)
         if nonlinearity not in ("tanh", "relu"):
             raise ConfigError(f"FilteredRNN's nonlinearity is {nonlinearity!r}; it must be 'tanh' or 'relu'.")
         self.nonlinearity = nonlinearity
         self.batch_first = batch_first
-        self.c = positive("FilteredRNN's c", c)
-        self.k = positive("FilteredRNN's k", k)
+        self.c = check_positive("FilteredRNN's c", c)
+        self.k = check_positive("FilteredRNN's k", k)
         for layer in range(num_layers):
             size = hidden_size if layer else input_size
             self.register_parameter(f"weight_ih_l{layer}", nn.Parameter(torch.empty(hidden_size, size)))

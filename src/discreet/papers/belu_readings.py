@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from discreet.accounting import cost
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.nn import BELU
 from discreet.papers.course import Pair, pairs
 from discreet.papers.experiment import Case, Measured, Place, Results, Size, Stated
@@ -194,7 +194,7 @@ def _epsilon(gradients: Sequence[float], noise: Sequence[float], steps: int, lim
         shift = min(limit, math.hypot(*gradients)) / noise[0]
     else:
         shift = math.hypot(*(g / s for g, s in zip(gradients, noise, strict=True)))
-    return cost([Phase(BATCH / 60_000, 1 / max(shift, 1e-6), steps)], DELTA).epsilon if math.isfinite(shift) else None
+    return cost([Event(BATCH / 60_000, 1 / max(shift, 1e-6), steps)], DELTA).epsilon if math.isfinite(shift) else None
 
 
 def prepared(images: Tensor, how: str) -> Tensor:

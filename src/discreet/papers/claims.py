@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from discreet.accounting import cost, figures, rdp
-from discreet.accounting.events import Law, Magnitudes, Phase, Verdict
+from discreet.accounting.events import Event, Law, Magnitudes, Verdict
 from discreet.accounting.guarantee import Claim
 from discreet.errors import ConfigError
 from discreet.stages.bounds.certificate import belu_certificate
@@ -27,11 +27,11 @@ class Row:
     """
 
     configuration: str
-    accounted: tuple[Phase, ...]
+    accounted: tuple[Event, ...]
     verdict: Verdict
     reason: str
     claimed: float | None = None
-    written: tuple[Phase, ...] = ()
+    written: tuple[Event, ...] = ()
     delta: float = DELTA
 
 
@@ -101,17 +101,17 @@ def _tanh() -> Sequence[Row]:
     made = []
     runs = [("MNIST", 60_000, e) for e in (15, 60)] + [("CIFAR-10", 50_000, e) for e in (10, 50, 100)]
     for name, examples, epochs in runs:
-        phase = Phase(256 / examples, 1.1, steps_of(epochs, examples, 256))
+        event = Event(256 / examples, 1.1, steps_of(epochs, examples, 256))
         box = Box(("all",), 1.0, TANH_PARAMETERS)
-        true = replace(phase, multiplier=1.1 / norm_of(box), scheme="fixed-batches")
+        true = replace(event, multiplier=1.1 / norm_of(box), scheme="fixed-batches")
         made.append(
-            Row(f"{name}, std 1.1, batch 256, {epochs} epochs, c = 1", (phase,), "false", reason, written=(true,))
+            Row(f"{name}, std 1.1, batch 256, {epochs} epochs, c = 1", (event,), "false", reason, written=(true,))
         )
-    phase = made[1].accounted[0]
+    event = made[1].accounted[0]
     sound = "with a filter that bounds the norm the claim holds under Poisson sampling, not with fixed batches"
-    fixed = (replace(phase, scheme="fixed-batches"),)
+    fixed = (replace(event, scheme="fixed-batches"),)
     words = "MNIST, 60 epochs, norm bounded (radial or clipped tanh)"
-    made.insert(2, Row(words, (phase,), "holds if", sound, written=fixed))
+    made.insert(2, Row(words, (event,), "holds if", sound, written=fixed))
     return made
 
 
@@ -122,10 +122,10 @@ def _dp_sgd() -> Sequence[Row]:
     poisson = "holds if every batch is a Poisson sample and clipping is joint over all layers"
     backwards = f"{poisson}; the slide pairs noise and epsilon the wrong way round (least noise with least epsilon)"
     made = [
-        Row(f"noise {sigma}, rate 0.01, {steps:,} steps", (Phase(0.01, sigma, steps),), "holds", backwards, claimed)
+        Row(f"noise {sigma}, rate 0.01, {steps:,} steps", (Event(0.01, sigma, steps),), "holds", backwards, claimed)
         for sigma, steps, claimed in ((8.0, 6_700, 0.5), (4.0, 24_644, 2.0), (2.0, 72_824, 8.0))
     ]
-    train, pca = Phase(0.01, 2.0, 70_000), Phase(1.0, 4.0, 1)
+    train, pca = Event(0.01, 2.0, 70_000), Event(1.0, 4.0, 1)
     text = "the noisy covariance is a release of its own and is composed with the training"
     made.append(
         Row("noise 2, rate 0.01, 700 epochs, with PCA of noise 4", (train,), "holds if", text, 8.0, (train, pca))
@@ -133,23 +133,23 @@ def _dp_sgd() -> Sequence[Row]:
     made += [
         Row(
             f"PCA alone, noise {sigma:g}",
-            (Phase(1.0, sigma, 1),),
+            (Event(1.0, sigma, 1),),
             "holds",
             "unit rows: the covariance moves by at most 1",
         )
         for sigma in (16.0, 7.0, 4.0)
     ]
     made.append(
-        Row("noise 4, rate 0.01, 10,000 steps (Abadi et al.)", (Phase(0.01, 4.0, 10_000),), "holds", poisson, 1.26)
+        Row("noise 4, rate 0.01, 10,000 steps (Abadi et al.)", (Event(0.01, 4.0, 10_000),), "holds", poisson, 1.26)
     )
     for epochs in (15, 10):
-        phase = Phase(256 / 60_000, 1.0, steps_of(epochs, 60_000, 256))
+        event = Event(256 / 60_000, 1.0, steps_of(epochs, 60_000, 256))
         shuffled = (
             "only with Poisson sampling; if the loader shuffled, as is usual, an example takes part once an epoch"
         )
-        written = (Phase(1.0, 1.0, epochs),)
+        written = (Event(1.0, 1.0, epochs),)
         made.append(
-            Row(f"own run, noise 1, batch 256, {epochs} epochs", (phase,), "holds if", shuffled, written=written)
+            Row(f"own run, noise 1, batch 256, {epochs} epochs", (event,), "holds if", shuffled, written=written)
         )
     return made
 
@@ -160,15 +160,15 @@ BELU_WEIGHT_NORM = 1.96  # of the second layer at a He-uniform start, 32 to 10
 
 
 def _belu() -> Sequence[Row]:
-    phase = Phase(64 / 60_000, 1.0, 9_375)
-    made = [Row("ReLU and clipping, noise 1, batch 64, 10 epochs", (phase,), "holds", "clipping bounds the norm", 1.10)]
+    event = Event(64 / 60_000, 1.0, 9_375)
+    made = [Row("ReLU and clipping, noise 1, batch 64, 10 epochs", (event,), "holds", "clipping bounds the norm", 1.10)]
     for beta in (2, 5, 20):
         shape = belu_certificate([1024, 32, 10], alpha=1, beta=beta, input_norm=28, weight_norms=[BELU_WEIGHT_NORM])
         reason = f"B = alpha + beta = {1 + beta} bounds an activation; a gradient can be {norm_of(shape):.4g}"
-        written = (replace(phase, multiplier=(1 + beta) / norm_of(shape)),)
-        made.append(Row(f"BELU beta = {beta}, noise 1 * (alpha + beta)", (phase,), "false", reason, 1.10, written))
+        written = (replace(event, multiplier=(1 + beta) / norm_of(shape)),)
+        made.append(Row(f"BELU beta = {beta}, noise 1 * (alpha + beta)", (event,), "false", reason, 1.10, written))
     shape = belu_certificate([1024, 32, 10], alpha=1, beta=2, input_norm=28, weight_norms=[BELU_WEIGHT_NORM])
-    layers = replace(phase, multiplier=effective_multiplier(shape, tuple(b.norm for b in shape.blocks)))
+    layers = replace(event, multiplier=effective_multiplier(shape, tuple(b.norm for b in shape.blocks)))
     reason = "two layers with noise 1 * B_l each are two queries on one batch, not one"
     made.append(Row("BELU, correct bounds, noise 1 * B_l per layer", (layers,), "false", reason, 1.10))
     return made
@@ -179,7 +179,7 @@ def _belu() -> Sequence[Row]:
 
 def _three_tools() -> Sequence[Row]:
     delta, rate, steps = 50_000**-1.1, 128 / 50_000, 23_438
-    one = Phase(rate, 0.7225, steps)
+    one = Event(rate, 0.7225, steps)
     made = [
         Row("noise 0.7225, batch 128, 60 epochs, one clip for all", (one,), "holds", "one query a batch", delta=delta)
     ]
@@ -199,10 +199,10 @@ def _three_tools() -> Sequence[Row]:
     return made
 
 
-def _summed_moments(phases: Sequence[Phase], delta: float) -> float:
+def _summed_moments(events: Sequence[Event], delta: float) -> float:
     """The epsilon of queries that are wrongly given a sampling coin each, as the moments accountant had it."""
     orders = tuple(float(a) for a in range(2, 34))
-    return rdp.classic(rdp.divergences(phases, orders), orders, delta)
+    return rdp.classic(rdp.divergences(events, orders), orders, delta)
 
 
 # --- 004, encode and denoise -----------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def _encode() -> Sequence[Row]:
     holds = "holds with Poisson sampling and microbatches of one example; encoding adds nothing for Gaussian noise"
     rate, steps = 256 / 60_000, steps_of(60, 60_000, 256)
     made = [
-        Row(f"Gaussian {s}, MNIST, batch 256, 60 epochs", (Phase(rate, s, steps),), "holds if", holds)
+        Row(f"Gaussian {s}, MNIST, batch 256, 60 epochs", (Event(rate, s, steps),), "holds if", holds)
         for s in (0.8, 0.9, 1.0, 1.1, 1.2, 1.3, 1.4)
     ]
     text = (
@@ -224,23 +224,23 @@ def _encode() -> Sequence[Row]:
         (0.9, "scale 0.9"), (1.0, "scale 1.0"), (1.2, "scale 1.2"), (1.5, "scale 1.5"),
         (math.sqrt(0.9 * 7 / 9), "variance 0.9"), (math.sqrt(1.5 * 7 / 9), "variance 1.5"),
     ):  # fmt: skip
-        phase = enveloped(StudentT(9).law, scale, ENCODE_PARAMETERS, rate, steps)
-        made.append(Row(f"Student-t 9, {words}, MNIST, batch 256, 60 epochs", (phase,), "holds if", text))
+        event = enveloped(StudentT(9).law, scale, ENCODE_PARAMETERS, rate, steps)
+        made.append(Row(f"Student-t 9, {words}, MNIST, batch 256, 60 epochs", (event,), "holds if", text))
     headline = "the noise at which the paper's accounting gives this figure; PLD proves less"
     for claimed in (2.5, 3.2, 5.0, 6.0):
         sigma = _noise_for(claimed, rate, steps)
-        made.append(Row(f"headline, Gaussian {sigma:.3f}", (Phase(rate, sigma, steps),), "holds if", headline, claimed))
+        made.append(Row(f"headline, Gaussian {sigma:.3f}", (Event(rate, sigma, steps),), "holds if", headline, claimed))
     for s in (1.0, 1.4):
-        phase = Phase(256 / 50_000, s, steps_of(100, 50_000, 256))
-        made.append(Row(f"Gaussian {s}, CIFAR-10, batch 256 (not stated), 100 epochs", (phase,), "holds if", holds))
+        event = Event(256 / 50_000, s, steps_of(100, 50_000, 256))
+        made.append(Row(f"Gaussian {s}, CIFAR-10, batch 256 (not stated), 100 epochs", (event,), "holds if", holds))
     return made
 
 
-def enveloped(law: Law, scale: float, size: int, rate: float, steps: int) -> Phase:
+def enveloped(law: Law, scale: float, size: int, rate: float, steps: int) -> Event:
     """Releases with noise of this law and contributions inside the half-normal envelope of `size` coordinates."""
     envelope = half_normal(size)
     shifts = Magnitudes(tuple(x / scale for x in envelope.levels), envelope.counts)
-    return Phase(rate, 0.0, steps, law=law, scale=scale, shifts=shifts)
+    return Event(rate, 0.0, steps, law=law, scale=scale, shifts=shifts)
 
 
 def _noise_for(claimed: float, rate: float, steps: int) -> float:
@@ -248,7 +248,7 @@ def _noise_for(claimed: float, rate: float, steps: int) -> float:
     from scipy.optimize import brentq
 
     def excess(sigma: float) -> float:
-        return rdp.classic(rdp.divergences([Phase(rate, sigma, steps)]), rdp.ORDERS, DELTA) - claimed
+        return rdp.classic(rdp.divergences([Event(rate, sigma, steps)]), rdp.ORDERS, DELTA) - claimed
 
     return float(brentq(excess, 0.5, 3.0, xtol=1e-5))
 

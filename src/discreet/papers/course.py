@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from discreet.accounting import cost
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.data import load
 from discreet.errors import ConfigError
 from discreet.papers.experiment import Measured, Place
@@ -52,7 +52,7 @@ def private(
     preflight: bool = False,
     seen: Pair | None = None,
     loss: Loss | None = None,
-    beside: Sequence[Phase] = (),
+    beside: Sequence[Event] = (),
     chunk: int | None = None,
     **options: Any,
 ) -> Measured:
@@ -89,7 +89,7 @@ def private(
     return {
         "accuracy": curve[-1][1],
         "best": max(row[1] for row in curve),
-        "epsilon": cost([plan.phase(), *beside], plan.delta).epsilon if beside else fitted.guarantee.epsilon,
+        "epsilon": cost([plan.event(), *beside], plan.delta).epsilon if beside else fitted.guarantee.epsilon,
         "claimed": claims[0] if claims else None,
         "delta": fitted.guarantee.delta,
         "curve": curve,

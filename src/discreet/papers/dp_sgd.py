@@ -10,7 +10,7 @@ import torch
 from torch.nn import functional as F
 
 from discreet.accounting import cost, figures
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.accounting.guarantee import round_up
 from discreet.features import PrivatePCA, Projection
 from discreet.models.networks import build
@@ -116,10 +116,10 @@ def _levels_run(case: Case, place: Place) -> Measured:
     return found | {"curve": [row[:2] + _costs(plan, row[0], beside) for row in found["curve"]]}
 
 
-def _costs(plan: Plan, epochs: float, beside: Sequence[Phase]) -> list[float]:
+def _costs(plan: Plan, epochs: float, beside: Sequence[Event]) -> list[float]:
     """Epsilon after so many epochs, at each delta of figure 4."""
-    phase = plan.phase(steps=plan.sampling.steps_for(epochs))
-    return [cost([phase, *beside], delta).epsilon for delta in DELTAS]
+    event = plan.event(steps=plan.sampling.steps_for(epochs))
+    return [cost([event, *beside], delta).epsilon for delta in DELTAS]
 
 
 def _levels_charts(results: Results) -> Sequence[Chart]:
@@ -209,7 +209,7 @@ def _budgets_run(case: Case, place: Place) -> Measured:
     )
     model = seeded(lambda: build("cnn", (1, 28, 28), 10), place)
     found = private(model, train, test, plan, place, learning_rate=case["rate"])
-    noise = plan.phase().multiplier
+    noise = plan.event().multiplier
     found |= {"noise": noise}
     return found | ({"validation": evaluate(model, held_out, rows=2000)["accuracy"]} if choose else {})
 
@@ -342,8 +342,8 @@ def _growth_run(case: Case, place: Place) -> Measured:
     curve = []
     for epoch in range(1, case["epochs"] + 1):
         steps = made.steps_for(epoch)
-        phase = Phase.of(made.contract(), methods.dp_sgd(noise=1.0).mechanism.query(None), made.participations(steps))
-        curve.append([epoch, cost([phase], DELTA).epsilon, figures([phase], DELTA)["Rényi, Mironov's conversion"]])
+        event = Event.of(made.contract(), methods.dp_sgd(noise=1.0).mechanism.query(None), made.participations(steps))
+        curve.append([epoch, cost([event], DELTA).epsilon, figures([event], DELTA)["Rényi, Mironov's conversion"]])
         place.tell(epoch, case["epochs"])
     return {"epsilon": curve[-1][1], "claimed": curve[-1][2], "delta": DELTA, "curve": curve}
 

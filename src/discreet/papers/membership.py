@@ -16,7 +16,7 @@ from torch.func import functional_call, grad
 from torch.nn import functional as F
 
 from discreet.accounting import cost
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.audit.membership import confidence, halves, judge, lira
 from discreet.models.networks import build
 from discreet.papers.course import Pair, ordinary, pairs, private, seeded
@@ -131,7 +131,7 @@ def one_release(model: nn.Module, x: Tensor, y: Tensor, case: Case, *, tried: in
             image = (image + 0.05 * grad(length)(image, label).sign()).clamp(0, 1)
         best = max(best, float(length(image, label)))
     norm = best if filtered else min(best, 1.0)
-    return {"admissible_norm": norm, "one_release": cost([Phase(1.0, NOISE / max(norm, 1e-6), 1)], DELTA).epsilon}
+    return {"admissible_norm": norm, "one_release": cost([Event(1.0, NOISE / max(norm, 1e-6), 1)], DELTA).epsilon}
 
 
 def shown(results: Results, data: str) -> str:

@@ -21,8 +21,8 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
+from discreet._check import check_int
 from discreet.data import load
-from discreet.errors import whole
 from discreet.papers import experiment as find
 from discreet.papers.experiment import Case, Experiment, Place, Result, Results, Size
 
@@ -56,8 +56,8 @@ def run(
     tell: Tell = lambda name, done, total: None,
 ) -> Results:
     """Run what has not been run yet, and return everything; `tell` is called with a case's name and how far it is."""
-    count = experiment.seeds[size] if seeds is None else whole("seeds", seeds, least=1)
-    workers = whole("workers", workers or os.cpu_count() or 1, least=1)
+    count = experiment.seeds[size] if seeds is None else check_int("seeds", seeds, least=1)
+    workers = check_int("workers", workers or os.cpu_count() or 1, least=1)
     folder = results / paper / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     file, cases = folder / f"{size}.jsonl", [dict(case) for case in experiment.cases(size)]
@@ -120,33 +120,33 @@ def _elsewhere(tasks: Sequence[Task], workers: int, keep: Callable[[Task, Result
     if not tasks:
         return
     context = multiprocessing.get_context("spawn")
-    news: Any = context.Queue()
+    unsent_lines: Any = context.Queue()
 
     def listen() -> None:
-        for name, done, total in iter(news.get, None):
+        for name, done, total in iter(unsent_lines.get, None):
             tell(name, done, total)
 
     listener = threading.Thread(target=listen, daemon=True)
     listener.start()
-    pool = ProcessPoolExecutor(min(workers, len(tasks)), context, _begin, (news,))
+    pool = ProcessPoolExecutor(min(workers, len(tasks)), context, _begin, (unsent_lines,))
     try:
         waiting = {pool.submit(_in_worker, task): task for task in tasks}
         for future in as_completed(waiting):
             keep(waiting[future], future.result())
     finally:
         pool.shutdown(cancel_futures=True)
-        news.put(None)
+        unsent_lines.put(None)
         listener.join()
 
 
 _news: Any = None
 
 
-def _begin(news: Any) -> None:
+def _begin(unsent_lines: Any) -> None:
     import torch
 
     global _news
-    _news = news
+    _news = unsent_lines
     torch.set_num_threads(1)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from discreet.accounting.calibrate import calibrate
-from discreet.accounting.events import Phase
-from discreet.accounting.planning import solve
+from discreet.accounting.events import Event
+from discreet.stages.planning import solve
 from discreet.audit.sanity.patterns import UserSetting, point
 from discreet.federated import Local
 from discreet.models.networks import build
@@ -75,8 +75,8 @@ def noise_as_said(rate: float, steps: int, delta: float, epsilon: float = SAID) 
     orders = tuple(float(a) for a in range(2, 34))  # those of the moments accountant
 
     def excess(log_noise: float) -> float:
-        phases = [Phase(rate, math.exp(log_noise), steps)] * TENSORS
-        return rdp.classic(rdp.divergences(phases, orders), orders, delta) - epsilon
+        events = [Event(rate, math.exp(log_noise), steps)] * TENSORS
+        return rdp.classic(rdp.divergences(events, orders), orders, delta) - epsilon
 
     return math.exp(float(brentq(excess, math.log(0.2), math.log(100.0), xtol=1e-6)))
 

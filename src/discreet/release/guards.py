@@ -28,7 +28,7 @@ def trainable(model: nn.Module) -> dict[str, nn.Parameter]:
     return {name: p for name, p in model.named_parameters() if p.requires_grad}
 
 
-class Attachment:
+class ParameterGuard:
     """The hold itself, until it is released; the model is not wrapped, and is as it was afterwards.
 
     `used` are the parameters that backward passes reach, where they are not the model's own (sharded ones made whole).

@@ -8,7 +8,7 @@ from discreet.gradients.engine import UnitGradients
 from discreet.gradients.forms import Materialised, parts, sum_dtype
 
 
-class Slots:
+class Microbatches:
     """`count` slots of about `size` units each; which unit goes where must not depend on the data."""
 
     def __init__(self, parameters: Mapping[str, nn.Parameter], count: int, size: int) -> None:

@@ -12,25 +12,26 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from discreet._check import check_int
 from discreet.accounting import cost, cost_for_search
 from discreet.accounting.events import check_units
 from discreet.accounting.guarantee import Condition, Guarantee, weakest
 from discreet.distributed.ranks import ALONE, Ranks
-from discreet.errors import BudgetExhausted, ConfigError, PrivacyError, whole
+from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.gradients.engine import UnitGradients
 from discreet.gradients.forms import parts
-from discreet.ledger import SEEDED, Account, Ledger
+from discreet.ledger import SEEDED, Ledger, RunLedger
 from discreet.release.batching import Draw
 from discreet.release.preflight.replay import check_bound, check_rows
 from discreet.release.sums import FloatSums, ShardedSums, Sums, WholeSums
 from discreet.stages.denoise import Added
 from discreet.stages.noise.discrete import LARGEST
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan, guarantee_of
 from discreet.stages.sensitivity import GRID, Contract, Layout, asked
 
 
-class Aggregate:
+class PrivateSum:
     """A plan's mechanism at work on some parameters, and the account of what it has released.
 
     Guarantee: whatever is added, one unit changes what `release` returns by at most the bound's contract before the
@@ -59,17 +60,17 @@ class Aggregate:
         self.bound: Any = plan.mechanism.bound
         self.state = self.bound.start(self.layout)
         self._denoised = None if plan.mechanism.denoise is None else plan.mechanism.denoise.start(self.layout)
-        self.root = self._own = Root(seed)  # of what all ranks draw alike, and of this one's noise
+        self.root = self._own = KeyTree(seed)  # of what all ranks draw alike, and of this one's noise
         if not ranks.alone:
-            self.root = Root(seed, ranks.lead("drawing a key", lambda: os.urandom(32)))
+            self.root = KeyTree(seed, ranks.lead("drawing a key", lambda: os.urandom(32)))
         self.rows = "none"  # how far ranks' rows were compared when the loop began (discreet.distributed.data_digest)
         self.on_disk = ledger is not None
         book = Ledger(ledger) if isinstance(ledger, (str, Path)) else ledger
-        self._ledger: Account = ranks.lead(
-            "opening the ledger", lambda: Account(book, plan, self.layout, audit), Account.followed
+        self._ledger: RunLedger = ranks.lead(
+            "opening the ledger", lambda: RunLedger(book, plan, self.layout, audit), RunLedger.followed
         )
         self._scaled: tuple[Any, dict[str, float]] | None = None  # the scales of the last release
-        self.begun = self._ledger.released  # the step at which this process took over
+        self.origin_step = self._ledger.released  # the step at which this process took over
         self._process = os.getpid()
         self._checked = not probe  # whether contributions were held against the contract, one by one
         try:
@@ -122,12 +123,12 @@ class Aggregate:
 
     def _participations(self, steps: int) -> int:
         """How many more releases a unit can take part in, in the next `steps` steps."""
-        count, done = self.plan.sampling.participations, self.released - self.begun
+        count, done = self.plan.sampling.participations, self.released - self.origin_step
         return count(done + steps) - count(done)
 
     def draw(self, length: int, step: int) -> Draw:
         """Who takes part in a step, of `length` units: secret."""
-        drawn = self.plan.sampling.draw(length, step, self.begun, partial(self.root.stream, "sampling"))
+        drawn = self.plan.sampling.draw(length, step, self.origin_step, partial(self.root.stream, "sampling"))
         return _checked_draw(drawn, length)
 
     def check_process(self) -> None:
@@ -295,9 +296,9 @@ class Aggregate:
 
     def _write(self, write: Callable[[], Any]) -> None:
         """Have something written in the ledger: by rank 0, and the others take note of it."""
-        news = self.ranks.lead("writing the ledger", write, lambda _: self._ledger.news())
+        unsent_lines = self.ranks.lead("writing the ledger", write, lambda _: self._ledger.unsent_lines())
         if not self.ranks.first:
-            self._ledger.follow(news)
+            self._ledger.follow(unsent_lines)
 
     def _scales(self, contract: Contract, factor: float) -> dict[str, float]:
         """The noise's scale for each member of a contract; computed again when one of the two has changed."""
@@ -313,8 +314,8 @@ class Aggregate:
 
     def guarantee(self, conditions: Sequence[Condition]) -> Guarantee:
         """What is proven of this run, on these conditions beside those of its stages and its ledger."""
-        spent, remaining = self._ledger.phases, self.remaining
-        rest = self.plan.phases(self.layout, after=self.released)
+        spent, remaining = self._ledger.events, self.remaining
+        rest = self.plan.events(self.layout, after=self.released)
         if not self.plan.noise_schedule:
             rest = [replace(rest[0], steps=self._participations(remaining))]
         same = self._ledger.same_rows(self.ranks.size)
@@ -330,7 +331,7 @@ class Aggregate:
     @property
     def spent(self) -> float:
         """The epsilon of the releases made so far, for a progress line: what is proven is the guarantee."""
-        return cost_for_search([*self._ledger.phases, *self._ledger.queries], self.plan.delta, self.plan.tuning).epsilon
+        return cost_for_search([*self._ledger.events, *self._ledger.queries], self.plan.delta, self.plan.tuning).epsilon
 
     @property
     def learned(self) -> dict[str, Any]:
@@ -373,8 +374,8 @@ class Aggregate:
         """Raise unless a state may be loaded; its numbers of releases and participations. Changes nothing."""
         if state.get("format") != "discreet-state/1" or state.get("plan") != self.plan.to_dict():
             raise PrivacyError("the state belongs to another plan; attach the plan it was saved with.")
-        released = whole("the state's number of releases", state.get("released", -1), least=0)
-        taken = whole("the state's number of participations", state.get("participations", released), least=0)
+        released = check_int("the state's number of releases", state.get("released", -1), least=0)
+        taken = check_int("the state's number of participations", state.get("participations", released), least=0)
         if not self.plan.sampling.participations(released) <= taken <= released <= self.plan.steps:
             raise PrivacyError(f"the state counts {released} releases and {taken} participations, which cannot be.")
         together = state.get("together", {})
@@ -423,7 +424,7 @@ class Aggregate:
         self.clear()
         known = {**({"seeded": True} if state.get("seeded") else {}), **state.get("together", {})}
         self._write(lambda: (self._ledger.adopt(state), self._ledger.restore(released, taken, **known)))
-        self.begun = self._ledger.released
+        self.origin_step = self._ledger.released
         if self._asked:
             self.state = state["bound"]
         self._denoised = state.get("denoise")
@@ -476,8 +477,8 @@ class Aggregate:
         if limit is None:
             return
         check_units(self.plan.sampling.contract().unit, self._ledger.queries)
-        phases = [*self.plan.phases(self.layout), *self._ledger.queries]
-        spent = cost(phases, self.plan.delta, self.plan.tuning).epsilon
+        events = [*self.plan.events(self.layout), *self._ledger.queries]
+        spent = cost(events, self.plan.delta, self.plan.tuning).epsilon
         if spent > limit:
             raise BudgetExhausted(
                 f"the plan's {self.plan.steps:,} steps would spend epsilon {spent:.4g}, more than its limit {limit:g}; "
@@ -485,10 +486,10 @@ class Aggregate:
             )
 
 
-class Handle:
+class Session:
     """What every handle on a run can tell: how far it is, what it has spent, what a checkpoint must hold."""
 
-    def __init__(self, aggregate: Aggregate) -> None:
+    def __init__(self, aggregate: PrivateSum) -> None:
         self.plan, self._aggregate = aggregate.plan, aggregate
 
     @property

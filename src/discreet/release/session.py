@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from discreet._check import check_int
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.data_digest import SameRows
 from discreet.distributed.fsdp import Sharding, sharding_of
 from discreet.distributed.ranks import ALONE, Group, Ranks, Shares, facts, find, fingerprint
-from discreet.errors import ConfigError, PrivacyError, whole
+from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients import Engine
 from discreet.gradients.engine import MEMORY, UnitGradients
 from discreet.gradients.forms import KEEP, Known, squared_norms
@@ -29,13 +30,13 @@ from discreet.gradients.locate import Inseparable
 from discreet.ledger import Ledger, named
 from discreet.release.batching import Collate, Draw, PaddedCollate, length_of, load, reader, tensors_of
 from discreet.release.chunk_size import ran_out
-from discreet.release.guards import Attachment, ready, trainable
-from discreet.release.microbatches import Slots
+from discreet.release.guards import ParameterGuard, ready, trainable
+from discreet.release.microbatches import Microbatches
 from discreet.release.preflight.evidence import Evidence
 from discreet.release.preflight.isolation import Isolation, LossFn
 from discreet.release.preflight.model_state import Snapshot, contents, differing, digests
 from discreet.release.preflight.replay import Recorder, Sketch, check_sums, replay
-from discreet.release.private_sum import Aggregate, Handle
+from discreet.release.private_sum import PrivateSum, Session
 from discreet.stages.plan import Plan
 
 
@@ -113,7 +114,7 @@ class _Chunk:
 _END = object()  # of the batches
 
 
-class Private(Handle):
+class Private(Session):
     """What `attach` returns. One object owns the current logical batch; nothing of it is on the model."""
 
     def __init__(
@@ -137,10 +138,10 @@ class Private(Handle):
         size = plan.mechanism.microbatch
         if size > 1:
             count = max(1, round(plan.sampling.batch_size / size))
-            self._slots = Slots(whole, count, size)
+            self._slots = Microbatches(whole, count, size)
         shards = None if sharding is None else sharding.shards
         settings: dict[str, Any] = {"probe": preflight, "seed": seed, "audit": audit, "ranks": ranks, "shards": shards}
-        aggregate = Aggregate(whole, plan, ledger, count=count, **settings)
+        aggregate = PrivateSum(whole, plan, ledger, count=count, **settings)
         super().__init__(aggregate)
         self._measure = plan.mechanism.bound.needs == "norms"
         if self._slots is not None or not aggregate.takes_turns:
@@ -173,7 +174,7 @@ class Private(Handle):
         self._isolation = Isolation(model) if testable else None
         self._state = digests(contents({"model": model})) if preflight else {}
         self._coins: tuple[int, npt.NDArray[np.bool_]] | None = None  # which steps of a stretch are probed again
-        self._attachment = Attachment(model, whole)
+        self._attachment = ParameterGuard(model, whole)
         if self._passes is not None:
             self._passes.watch(lambda: bool(self._chunks))
 
@@ -232,7 +233,7 @@ class Private(Handle):
         you say otherwise). A batch that is skipped is noticed by it.
         """
         self._check_attached()
-        return BatchSampler(self, steps, whole("ahead", ahead, least=0))
+        return BatchSampler(self, steps, check_int("ahead", ahead, least=0))
 
     def collate(self, data: Any, collate_fn: Collate | None = None) -> Collate:
         """A collate function for your own DataLoader, for which an empty draw is one padding row."""
@@ -277,9 +278,9 @@ class Private(Handle):
             self._aggregate.rows = "parts" if data is None else self._same_rows.compare(data)
 
     def _draw(self, shares: Shares, steps: int | None, at_most: int | None) -> Iterator[tuple[_Chunk, Draw]]:
-        steps = self.remaining if steps is None else min(self.remaining, whole("steps", steps, least=0))
+        steps = self.remaining if steps is None else min(self.remaining, check_int("steps", steps, least=0))
         if at_most is not None:
-            whole("at_most", at_most, least=1)
+            check_int("at_most", at_most, least=1)
         first = self.released
 
         def draw() -> Iterator[tuple[_Chunk, Draw]]:
@@ -578,7 +579,7 @@ class Private(Handle):
         if chunk.last and self._slots is not None:
             self._add_slots(self._slots)
 
-    def _add_slots(self, slots: Slots) -> None:
+    def _add_slots(self, slots: Microbatches) -> None:
         """Bound the microbatches' means and add them: of those that are this rank's."""
         mine, found = torch.arange(self._ranks.rank, slots.count, self._ranks.size), slots.gradients()
         if len(mine):
@@ -636,7 +637,7 @@ class Private(Handle):
             loss = self._alone(int(number))
             self._check_losses(loss, 1)
             gradients = self._engine.gradients(loss, 1, since=chunk.since, measure=self._measure)
-            if gradients.strangers:
+            if gradients.unmanaged_leaves:
                 self._refuse_strangers(gradients)
             slots = None if chunk.slots is None else chunk.slots[place : place + 1]
             self._add_units(gradients, _finite(loss.detach()), slots)
@@ -649,7 +650,7 @@ class Private(Handle):
         gradients = self._engine.gradients(
             losses, chunk.units, since=max(chunk.since, self._since), probe=probe, measure=self._measure
         )
-        if gradients.strangers:
+        if gradients.unmanaged_leaves:
             self._refuse_strangers(gradients)
         if self._probes is not None and plain is not None:
             self._probes.compare(gradients, plain)
@@ -702,7 +703,7 @@ class Private(Handle):
         current = {id(p): name for name, p in self._model.named_parameters()}
         if self._sharding is not None:
             current |= {key: name for key, (_, name) in self._sharding.names.items()}
-        for tensor in gradients.strangers:
+        for tensor in gradients.unmanaged_leaves:
             if id(tensor) in current:
                 raise PrivacyError(
                     f"parameter {current[id(tensor)]!r} was unfrozen, added or replaced after attach, so nothing "

@@ -14,7 +14,7 @@ from discreet.gradients.engine import UnitGradients
 from discreet.gradients.forms import parts, sum_dtype
 from discreet.stages.mechanism import Noise
 from discreet.stages.noise.discrete import discrete_gaussian
-from discreet.stages.noise.random import Source
+from discreet.stages.noise.random import SecureStream
 from discreet.stages.sensitivity import GRID, Contract
 
 Columns = Mapping[str, tuple[int, int]]
@@ -30,7 +30,7 @@ class Sums(Protocol):
         self,
         noise: Noise,
         scales: Mapping[str, float],
-        source: Source | None,
+        source: SecureStream | None,
         factor: float = 1.0,
         total: "Total | None" = None,
     ) -> dict[str, Tensor]: ...
@@ -100,7 +100,7 @@ class FloatSums:
         self,
         noise: Noise,
         scales: Mapping[str, float],
-        source: Source | None,
+        source: SecureStream | None,
         factor: float = 1.0,
         total: Total | None = None,
     ) -> dict[str, Tensor]:
@@ -119,7 +119,7 @@ class FloatSums:
         return found
 
     def _add_noise(
-        self, flat: Tensor, noise: Noise, stretches: Iterable[tuple[int, int, float]], source: Source
+        self, flat: Tensor, noise: Noise, stretches: Iterable[tuple[int, int, float]], source: SecureStream
     ) -> None:
         size = PIECE if flat.is_cpu else _PIECE_ELSEWHERE
         for start, stop, scale in stretches:
@@ -129,7 +129,7 @@ class FloatSums:
                 piece = flat if count == flat.numel() else flat[first : first + count]
                 piece.add_(drawn if flat.is_cpu else drawn.to(flat.device))
 
-    def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: Source) -> Tensor:
+    def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: SecureStream) -> Tensor:
         drawn = self._room[dtype]
         if count != drawn.numel():
             drawn = drawn[:count] if count < drawn.numel() else torch.empty(count, dtype=dtype)
@@ -196,7 +196,7 @@ class ShardedSums:
         self,
         noise: Noise,
         scales: Mapping[str, float],
-        source: Source | None,
+        source: SecureStream | None,
         factor: float = 1.0,
         total: Total | None = None,
     ) -> dict[str, Tensor]:
@@ -245,7 +245,7 @@ class WholeSums:
         self,
         noise: Noise,
         scales: Mapping[str, float],
-        source: Source | None,
+        source: SecureStream | None,
         factor: float = 1.0,
         total: Total | None = None,
     ) -> dict[str, Tensor]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from discreet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from discreet.accounting.planning import Size
+    from discreet.stages.planning import Size
     from discreet.audit.sanity.generalisation import Generalisation
     from discreet.audit.sanity.memorisation import Memorisation
     from discreet.audit.sanity.patterns import Patterns

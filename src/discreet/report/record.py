@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from discreet import _storage as storage
+from discreet._check import check_int
 from discreet.accounting import cost
 from discreet.accounting.guarantee import Guarantee, round_up
-from discreet.errors import ConfigError, PrivacyError, whole
+from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger.verification import Verified, VerifiedRun, compare_files, ledger_of, verify_folder
 from discreet.stages.plan import Plan
 
@@ -201,7 +202,7 @@ def _contradictions(run: VerifiedRun, plan: Plan, stated: Guarantee, measures: S
 def _follows(stated: Guarantee) -> float:
     """The epsilon of the releases that a guarantee lists; NaN if they have none."""
     try:
-        return cost(stated.phases, stated.delta, stated.tuning).epsilon
+        return cost(stated.events, stated.delta, stated.tuning).epsilon
     except (ConfigError, PrivacyError):
         return math.nan
 
@@ -234,7 +235,7 @@ def _measures(text: str) -> tuple[Measure, ...]:
 def _measure(values: Any) -> Measure:
     if not isinstance(values, dict):
         raise ConfigError(f"{values!r} is not a table of figures.")
-    step = whole("step", values.get("step", None), least=0)
+    step = check_int("step", values.get("step", None), least=0)
     norms = values.get("clipping_norms") or {}
     if not isinstance(norms, dict):
         raise ConfigError(f"clipping_norms is {norms!r}; it must be a table of names and numbers.")

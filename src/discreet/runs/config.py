@@ -17,7 +17,7 @@ from discreet.errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
-    from discreet.accounting.events import Phase
+    from discreet.accounting.events import Event
     from discreet.features.pipeline import Pipeline
     from discreet.stages.plan import Plan
 
@@ -303,7 +303,7 @@ class Config(Section, frozen=True):
             plan = replace(plan, sampling=replace(sampling, unit="user"))
         return plan if model is None else plan.fit_to(model)
 
-    def beside(self, plan: "Plan") -> "list[Phase]":
+    def beside(self, plan: "Plan") -> "list[Event]":
         """What is asked of the data beside training: statistics of features."""
         return [] if self.features is None else self.pipeline().cost(plan.sampling.contract().adjacency)
 

@@ -80,14 +80,14 @@ def remove_made(made: Sequence[Path]) -> None:
 def check_files(folder: Path) -> None:
     """Refuse a folder that is no run's, or in which a run's file is no regular file."""
     try:
-        begun = os.path.isdir(folder) and storage.is_file(folder / "config.toml")
+        origin_step = os.path.isdir(folder) and storage.is_file(folder / "config.toml")
         for name in (*_FILES, "end.json", "guarantee.json", "audit.json", "audit.toml", STATISTICS, COINS, NOISE):
             storage.is_file(folder / name)
     except storage.NotRegular as error:
         raise ConfigError(str(error)) from error
     except OSError:
-        begun = False
-    if not begun:
+        origin_step = False
+    if not origin_step:
         raise ConfigError(f"{folder} is no run's folder: it has no config.toml. Begin one with: discreet train")
 
 

@@ -45,7 +45,7 @@ from discreet import federated, _storage as storage
 from discreet.runs import folder as run_folder
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit.one_run import check_level
-from discreet.audit.witness import Declared, Witness, declare
+from discreet.audit.witness import AuditSpec, RunAuditor, declare
 from discreet.training.augmentation import Images
 from discreet.runs.config import EXAMPLES, Config, FederatedSection
 from discreet.data import Data, load
@@ -53,7 +53,8 @@ from discreet.data.dataset import validated
 from discreet.data.places import REMOTE
 from discreet.stages.serialization import to_toml
 from discreet.distributed.ranks import Ranks, find, refuse
-from discreet.errors import ConfigError, PrivacyError, positive, whole
+from discreet._check import check_positive, check_int
+from discreet.errors import ConfigError, PrivacyError
 from discreet.features.pipeline import Features, Pipeline
 from discreet.features.pipeline import load as load_statistics
 from discreet.features.pipeline import save as save_statistics
@@ -64,7 +65,7 @@ from discreet.release.batching import as_tensors, length_of
 from discreet.models.networks import build
 from discreet.stages.plan import Plan
 from discreet.runs.folder import COINS, METRICS, NOISE, STATISTICS, write
-from discreet.training.loop import OPTIMIZERS, Fitted, Record, fit, loss_for
+from discreet.training.loop import OPTIMIZERS, FitResult, Record, fit, loss_for
 from discreet.ledger.verification import verify_folder
 
 
@@ -333,23 +334,23 @@ class _Featured:
         return found.hexdigest()
 
 
-def _witness(config: Config, folder: Path, model: nn.Module, data: Data, plan: Plan) -> Witness | None:
+def _witness(config: Config, folder: Path, model: nn.Module, data: Data, plan: Plan) -> RunAuditor | None:
     """The audit within a run, as it was declared in its folder, or as it is declared there now."""
     section, path = config.audit, folder / "audit.toml"
     if section.canaries == 0:
         return None
     if path.is_file():
         try:
-            declared = Declared.from_dict(tomllib.loads(storage.read_text(path)))
+            declared = AuditSpec.from_dict(tomllib.loads(storage.read_text(path)))
         except (OSError, ValueError) as error:
             raise ConfigError(f"{path} cannot be read: {error}") from error
     else:
         declared = declare(model, plan, section.canaries, level=section.level, score=section.score)
         write(path, to_toml(declared.to_dict()))
-    return Witness(model, plan, declared, loss_for(data.train), secret=folder / COINS)
+    return RunAuditor(model, plan, declared, loss_for(data.train), secret=folder / COINS)
 
 
-def _conclude(fitted: Fitted, folder: Path, ledger: Ledger, witness: Witness | None) -> Outcome:
+def _conclude(fitted: FitResult, folder: Path, ledger: Ledger, witness: RunAuditor | None) -> Outcome:
     """Write what a run leaves behind; the file that says it has finished comes last.
 
     The ledger is closed once the files are there whose hashes it has, and what is proven is what it proves.
@@ -387,16 +388,16 @@ def check(config: Config) -> None:
         _check_federated(config, config.federated)
     if config.features is not None:
         _check_features(config)
-    positive("[evaluation] every", config.evaluation.every)
-    whole("[evaluation] batch_size", config.evaluation.batch_size, least=1)
-    positive("[run] checkpoint_every", run.checkpoint_every, zero=True)
-    whole("[run] seed", run.seed, least=0, most=2**63 - 1)
+    check_positive("[evaluation] every", config.evaluation.every)
+    check_int("[evaluation] batch_size", config.evaluation.batch_size, least=1)
+    check_positive("[run] checkpoint_every", run.checkpoint_every, zero=True)
+    check_int("[run] seed", run.seed, least=0, most=2**63 - 1)
     if run.chunk is not None:
-        whole("[run] chunk", run.chunk, least=1)
+        check_int("[run] chunk", run.chunk, least=1)
     if not 0 <= config.averaging.decay < 1:
         raise ConfigError(f"[averaging] decay is {config.averaging.decay!r}; it must be from 0 to below 1.")
     changes = _changes(config)
-    if whole("[augmentation] copies", config.augmentation.copies, least=1) > 1 and changes is None:
+    if check_int("[augmentation] copies", config.augmentation.copies, least=1) > 1 and changes is None:
         raise ConfigError(
             f"[augmentation] copies is {config.augmentation.copies}, but nothing changes them: they would all be the "
             "same; say flip or shift."
@@ -437,7 +438,7 @@ def _check_features(config: Config) -> None:
 def _check_audit(config: Config) -> None:
     """Refuse canaries where they are nothing like the units that are protected."""
     check_level(config.audit.level)
-    whole("[audit] canaries", config.audit.canaries, least=2, most=10**6)
+    check_int("[audit] canaries", config.audit.canaries, least=2, most=10**6)
     if config.federated is not None:
         raise ConfigError(
             "[audit] canaries are rows, and a federated run protects users; leave [audit] out, or train centrally."
@@ -521,10 +522,10 @@ def federated_settings(section: FederatedSection, users: Users, plan: Plan) -> d
     """What federated training takes beside what all training takes."""
     settings: dict[str, Any] = {"local": local_of(section), "engine": section.engine}
     if section.full_weight is not None:
-        full = whole("[federated] full_weight", section.full_weight, least=1)
+        full = check_int("[federated] full_weight", section.full_weight, least=1)
         settings["weights"] = [min(1.0, len(rows) / full) for rows in users.rows]
     if section.total_weight is not None:
-        total = positive("[federated] total_weight", section.total_weight)
+        total = check_positive("[federated] total_weight", section.total_weight)
         settings["denominator"] = total * plan.sampling.batch_size / len(users)
     return settings
 
@@ -551,11 +552,11 @@ def _plan(config: Config, folder: Path, examples: int, model: nn.Module, watch: 
 def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
     """The optimizer that a config names."""
     section = config.optimizer
-    rate = positive("[optimizer] learning_rate", _learning_rate(config))
-    positive("[optimizer] momentum", section.momentum, zero=True)
-    positive("[optimizer] weight_decay", section.weight_decay, zero=True)
+    rate = check_positive("[optimizer] learning_rate", _learning_rate(config))
+    check_positive("[optimizer] momentum", section.momentum, zero=True)
+    check_positive("[optimizer] weight_decay", section.weight_decay, zero=True)
     if section.at_batch_size is not None:
-        rate *= config.budget.batch_size / whole("[optimizer] at_batch_size", section.at_batch_size, least=1)
+        rate *= config.budget.batch_size / check_int("[optimizer] at_batch_size", section.at_batch_size, least=1)
     settings: dict[str, Any] = {"lr": rate, "weight_decay": section.weight_decay, **section.settings}
     if section.momentum:
         if section.name not in ("sgd", "rmsprop"):

@@ -19,13 +19,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from discreet.errors import ConfigError, positive
+from discreet._check import check_positive
+from discreet.errors import ConfigError
 from discreet.stages.sensitivity import Layout
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from discreet.stages.noise.distribution import Family
+    from discreet.stages.noise.distribution import NoiseDistribution
+
 
 __all__ = ["Added", "JamesStein", "Kalman", "KolmogorovSmirnov", "Score", "distance"]
 
@@ -40,12 +42,12 @@ _EXPECTED = math.sqrt(math.pi / 2) * math.log(2)  # of sqrt(n) times the distanc
 class Added:
     """The public law of the noise that was added: `law` times `scales[name]` on each coordinate of a parameter."""
 
-    law: "Family"
+    law: "NoiseDistribution"
     scales: Mapping[str, float]
 
     def __post_init__(self) -> None:
         for name, scale in self.scales.items():
-            positive(f"the noise's scale on {name}", scale, zero=True)
+            check_positive(f"the noise's scale on {name}", scale, zero=True)
 
     def on(self, name: str) -> float:
         """The scale on one parameter's coordinates."""
@@ -68,7 +70,7 @@ class KolmogorovSmirnov:
 
     rescale: bool = False
 
-    def check(self, law: "Family") -> None:
+    def check(self, law: "NoiseDistribution") -> None:
         """Every law has a distribution function."""
 
     def start(self, layout: Layout) -> None:
@@ -92,7 +94,7 @@ class KolmogorovSmirnov:
         return {name: _times(tensor, factor if name in noisy else 1.0) for name, tensor in released.items()}, None
 
 
-def distance(values: npt.ArrayLike, law: "Family") -> float:
+def distance(values: npt.ArrayLike, law: "NoiseDistribution") -> float:
     """The two-sided Kolmogorov-Smirnov distance: the largest gap between the values' distribution and the law's.
 
     The values are in units of the law's scale; those that are nan are left out.
@@ -113,7 +115,7 @@ def _in_order(values: Doubles) -> Doubles:
     return values[: len(values) - np.count_nonzero(np.isnan(values))]
 
 
-def _largest_gap(ordered: Doubles, law: "Family") -> float:
+def _largest_gap(ordered: Doubles, law: "NoiseDistribution") -> float:
     """max over i of (i + 1) / n - F(x_i) and F(x_i) - i / n, with F evaluated at few of the x_i.
 
     Between x_a and x_b neither exceeds b / n - F(x_a) or F(x_b) - (a + 1) / n, as F never falls. So a stretch whose
@@ -153,7 +155,7 @@ class Score:
     is to be gained. Larger signals are shortened; with heavy tails a very large coordinate is taken for noise.
     """
 
-    def check(self, law: "Family") -> None:
+    def check(self, law: "NoiseDistribution") -> None:
         """Every law has a score."""
 
     def start(self, layout: Layout) -> None:
@@ -163,7 +165,7 @@ class Score:
         return {name: _scored(tensor, noise.law, noise.on(name)) for name, tensor in released.items()}, None
 
 
-def _scored(tensor: "Tensor", law: "Family", scale: float) -> "Tensor":
+def _scored(tensor: "Tensor", law: "NoiseDistribution", scale: float) -> "Tensor":
     import torch
 
     if scale == 0 or law.gaussian:
@@ -193,7 +195,7 @@ class JamesStein:
 
     each: bool = True
 
-    def check(self, law: "Family") -> None:
+    def check(self, law: "NoiseDistribution") -> None:
         """Refuse a law without a variance."""
         _needs_variance("JamesStein", law)
 
@@ -256,11 +258,11 @@ class Kalman:
         if (self.drift is None) == (self.gain is None):
             raise ConfigError(f"Kalman(drift={self.drift!r}, gain={self.gain!r}) needs one of the two, and only one.")
         if self.drift is not None:
-            positive("Kalman's drift", self.drift, zero=True)
-        if self.gain is not None and positive("Kalman's gain", self.gain) > 1:
+            check_positive("Kalman's drift", self.drift, zero=True)
+        if self.gain is not None and check_positive("Kalman's gain", self.gain) > 1:
             raise ConfigError(f"Kalman's gain is {self.gain!r}; it must be above 0 and at most 1 (no memory).")
 
-    def check(self, law: "Family") -> None:
+    def check(self, law: "NoiseDistribution") -> None:
         """Refuse a law without a variance, where the gain is to be computed from it."""
         if self.gain is None:
             _needs_variance("Kalman(drift)", law)
@@ -327,7 +329,7 @@ def _times(tensor: "Tensor", factor: float) -> "Tensor":
     return tensor.detach().where(~tensor.isfinite(), 0.0) if factor == 0 else tensor.detach() * factor
 
 
-def _needs_variance(who: str, law: "Family") -> None:
+def _needs_variance(who: str, law: "NoiseDistribution") -> None:
     if not math.isfinite(law.variance):
         raise ConfigError(
             f"{who} works with the noise's variance, which is {law.variance} for {law!r}; use Score(), or noise of "

@@ -5,15 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
+from discreet._check import check_int
 from discreet.accounting.events import Hardening, Law, Magnitudes, Query
 from discreet.accounting.gaussian_domination import gaussian_rate
-from discreet.errors import ConfigError, PrivacyError, whole
+from discreet.errors import ConfigError, PrivacyError
 from discreet.stages.sensitivity import Block, Contract, Layout, asked, doubled, effective_multiplier, norm_of, rounded
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from discreet.stages.noise.random import Source
+    from discreet.stages.noise.random import SecureStream
+
 
 Allocation = Literal["joint", "each", "power"]
 
@@ -39,7 +41,7 @@ class Noise(Protocol):
     @property
     def law(self) -> Law: ...
     def scaled(self, scale: float) -> Self: ...
-    def sample(self, out: "Tensor", scale: float, source: "Source") -> None: ...
+    def sample(self, out: "Tensor", scale: float, source: "SecureStream") -> None: ...
 
 
 class Denoiser(Protocol):
@@ -103,7 +105,7 @@ class Mechanism:
             raise ConfigError(
                 f"allocation is {self.allocation!r}; it must be one of {', '.join(get_args(Allocation))}."
             )
-        whole("microbatch", self.microbatch, least=1)
+        check_int("microbatch", self.microbatch, least=1)
         if self.hardening not in get_args(Hardening):
             raise ConfigError(f"hardening is {self.hardening!r}; it must be one of {', '.join(get_args(Hardening))}.")
         if self.hardening == "exact" and (not self.noise.law.gaussian or self.noise.absolute is not None):

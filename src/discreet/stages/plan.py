@@ -7,10 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from discreet.accounting.events import Participation, Phase, check_units
+from discreet._check import check_int, check_positive
+from discreet.accounting.events import Event, Participation, check_units
 from discreet.accounting.guarantee import Claim, Condition, Guarantee, Status, guarantee
 from discreet.accounting.tuning import Tuning
-from discreet.errors import ConfigError, positive, whole
+from discreet.errors import ConfigError
 from discreet.stages import bounds as _bounds
 from discreet.stages import noise as _noise
 from discreet.stages import sampling as _sampling
@@ -33,7 +34,7 @@ class Sampler(Protocol):
     def epochs_in(self, steps: int) -> float: ...
     def with_batch_size(self, batch_size: int) -> Self: ...
     def check_length(self, length: int) -> None: ...
-    def draw(self, length: int, step: int, begun: int, streams: Any) -> Any: ...
+    def draw(self, length: int, step: int, origin_step: int, streams: Any) -> Any: ...
 
 
 _SAMPLER_MEMBERS = (
@@ -79,21 +80,21 @@ class Plan:
         if epochs is not None:
             if self.steps != -1:
                 raise ConfigError(f"steps={self.steps} and epochs={epochs} say the length twice; give one of them.")
-            object.__setattr__(self, "steps", self.sampling.steps_for(positive("epochs", epochs)))
+            object.__setattr__(self, "steps", self.sampling.steps_for(check_positive("epochs", epochs)))
         if self.steps == -1:
             raise ConfigError("a plan needs its length, declared in advance; give steps= or epochs=.")
-        whole("steps", self.steps, least=0)
+        check_int("steps", self.steps, least=0)
         if self.mechanism.microbatch > self.sampling.batch_size:
             raise ConfigError(
                 f"microbatches of {self.mechanism.microbatch} are larger than a batch of {self.sampling.batch_size}."
             )
-        positive("delta", self.delta)
+        check_positive("delta", self.delta)
         if not 1e-100 <= self.delta < 1:
             raise ConfigError(
                 f"delta is {self.delta!r}; it must be from 1e-100 to below 1, usually below 1 / examples."
             )
         if self.epsilon is not None:
-            positive("epsilon", self.epsilon)
+            check_positive("epsilon", self.epsilon)
         if self.tuning is not None and not isinstance(self.tuning, Tuning):
             raise ConfigError(f"{self.tuning!r} is no tuning; use Tuning(runs, distribution).")
         self._check_schedule()
@@ -106,7 +107,7 @@ class Plan:
         if not factors:
             return
         for factor in factors:
-            positive("a factor of noise_schedule", factor)
+            check_positive("a factor of noise_schedule", factor)
         if len(factors) > 64:
             raise ConfigError(f"noise_schedule has {len(factors)} factors; at most 64 stretches are accounted.")
         if not self.mechanism.noise.law.gaussian:
@@ -117,25 +118,25 @@ class Plan:
                 "it is not public at which noise a unit takes part."
             )
 
-    def guarantee(self, *, group: int = 1, beside: Sequence[Phase] = ()) -> Guarantee:
+    def guarantee(self, *, group: int = 1, beside: Sequence[Event] = ()) -> Guarantee:
         """What this plan proves if it is carried out to its end, for each unit or for each `group` of so many.
 
         `beside` are other releases on the same data, a private covariance say, that protect the same unit. Needs
         neither data nor a model.
         """
-        whole("group", group, least=1, most=10**6)
+        check_int("group", group, least=1, most=10**6)
         check_units(self.sampling.contract().unit, beside)
-        return guarantee_of(self, None, [*self.phases(group=group), *(replace(p, group=group) for p in beside)])
+        return guarantee_of(self, None, [*self.events(group=group), *(replace(p, group=group) for p in beside)])
 
-    def phase(self, layout: Layout | None = None, steps: int | None = None, group: int = 1) -> Phase:
+    def event(self, layout: Layout | None = None, steps: int | None = None, group: int = 1) -> Event:
         """What accounting sees of `steps` steps (all of them) at the mechanism's noise: the releases one unit can
         take part in."""
         count = self.sampling.participations(self.steps if steps is None else steps)
-        return Phase.of(self.sampling.contract(), self.mechanism.query(layout), count, group)
+        return Event.of(self.sampling.contract(), self.mechanism.query(layout), count, group)
 
-    def phases(self, layout: Layout | None = None, *, group: int = 1, after: int = 0) -> list[Phase]:
+    def events(self, layout: Layout | None = None, *, group: int = 1, after: int = 0) -> list[Event]:
         """What accounting sees of the whole plan, or of what is left `after` so many steps of a schedule."""
-        one = self.phase(layout, group=group)
+        one = self.event(layout, group=group)
         if not self.noise_schedule:
             return [one]
         left = []
@@ -163,7 +164,11 @@ class Plan:
     def learning_rate(self, base: float, batch_size: int) -> float:
         """A learning rate that is good at another batch size, scaled to this plan's: in proportion, as large batches
         need (Goyal et al. 2017; the third of the three tools)."""
-        return positive("the learning rate", base) * self.sampling.batch_size / whole("batch_size", batch_size, least=1)
+        return (
+            check_positive("the learning rate", base)
+            * self.sampling.batch_size
+            / check_int("batch_size", batch_size, least=1)
+        )
 
     def fit_to(self, model: Any) -> "Plan":
         """The same plan with a bound that knows this model; what is proven may depend on it."""
@@ -246,7 +251,7 @@ def known_stages() -> set[str]:
 
 
 def guarantee_of(
-    plan: Plan, layout: Layout | None, phases: Sequence[Phase], *, taking_part: Status = "proven"
+    plan: Plan, layout: Layout | None, events: Sequence[Event], *, taking_part: Status = "proven"
 ) -> Guarantee:
     """The guarantee of these releases of a plan, for a model of this layout (None: not known yet).
 
@@ -276,7 +281,7 @@ def guarantee_of(
         best = "the best run was chosen by a score that is itself private or of public data, and only it was released"
         conditions = (*conditions, Condition(best, "assumed"))
     proven = guarantee(
-        phases,
+        events,
         plan.delta,
         unit=who.unit,
         adjacency=who.adjacency,
@@ -293,17 +298,17 @@ def _claims(plan: Plan, layout: Layout | None) -> tuple[Claim, ...]:
     if contract is None or said is None or plan.steps == 0 or not plan.mechanism.noise.solved:
         return ()
     scales, claims = plan.mechanism.scales(contract), []
-    stretches = [(phase, factor) for phase, (_, factor) in zip(plan.phases(layout), plan.stretches, strict=True)]
+    stretches = [(event, factor) for event, (_, factor) in zip(plan.events(layout), plan.stretches, strict=True)]
     for several in zip(*(said(p, contract, tuple(f * s for s in scales)) for p, f in stretches), strict=True):
-        epsilon = _as_claimed([phase for claimed in several for phase in claimed.phases], plan.delta)
+        epsilon = _as_claimed([event for claimed in several for event in claimed.events], plan.delta)
         claims.append(Claim(several[0].source, epsilon, several[0].verdict, several[0].reason))
     return tuple(claims)
 
 
-def _as_claimed(phases: Sequence[Phase], delta: float) -> float:
+def _as_claimed(events: Sequence[Event], delta: float) -> float:
     from discreet.accounting import rdp
 
-    return rdp.classic(rdp.divergences(phases), rdp.ORDERS, delta)
+    return rdp.classic(rdp.divergences(events), rdp.ORDERS, delta)
 
 
 _ARITHMETIC = {

@@ -11,9 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Literal, get_args
 
+from discreet._check import check_int, check_positive
 from discreet.accounting.calibrate import calibrate
-from discreet.accounting.events import Phase
-from discreet.errors import ConfigError, positive, whole
+from discreet.accounting.events import Event
+from discreet.errors import ConfigError
 from discreet.stages.bounds import AdaptiveClip, BoundedNetwork, Clip, Encode, RadialTanh, ScaledTanh, Tanh
 from discreet.stages.denoise import KolmogorovSmirnov
 from discreet.stages.mechanism import Bound, Denoiser, Mechanism, Noise
@@ -194,11 +195,11 @@ def adaptive_clipping(
     `question_noise`.
     """
     length = _Length(epochs, steps, usual=60)
-    delta = whole("examples", examples, least=2) ** -1.1 if delta is None else delta
+    delta = check_int("examples", examples, least=2) ** -1.1 if delta is None else delta
     sampling = Poisson(examples=examples, batch_size=batch_size)
     if _published(form):
-        positive("question_noise", question_noise)
-        count = whole("tensors", tensors, least=1)
+        check_positive("question_noise", question_noise)
+        count = check_int("tensors", tensors, least=1)
 
         def summed(found: float) -> list[float]:  # each tensor and each question as if it had a batch of its own
             return [found] * count + [question_noise] * count
@@ -317,7 +318,7 @@ def _noise_of_paper(
     """The noise that is given or usual, or that at which the papers' accounting says epsilon: Rényi divergences of
     Poisson samples, as if the sensitivity were 1, added up over `queries`, and Mironov's conversion."""
     if epsilon is None:
-        return usual if noise is None else positive("noise", noise)
+        return usual if noise is None else check_positive("noise", noise)
     if noise is not None:
         raise ConfigError(f"epsilon={epsilon!r} and noise={noise!r}: give one of them.")
     from scipy.optimize import brentq
@@ -325,11 +326,11 @@ def _noise_of_paper(
     from discreet.accounting import rdp
 
     steps = length.plan(sampling, Mechanism(Clip(1.0), Gaussian(1.0)), delta).steps
-    rate, target = sampling.contract().rate, positive("epsilon", epsilon)
+    rate, target = sampling.contract().rate, check_positive("epsilon", epsilon)
 
     def excess(log_noise: float) -> float:
-        phases = [Phase(rate, multiplier, steps) for multiplier in queries(math.exp(log_noise))]
-        return rdp.classic(rdp.divergences(phases), rdp.ORDERS, delta) - target
+        events = [Event(rate, multiplier, steps) for multiplier in queries(math.exp(log_noise))]
+        return rdp.classic(rdp.divergences(events), rdp.ORDERS, delta) - target
 
     low, high = math.log(0.05), math.log(1e4)
     if not excess(high) <= 0 <= excess(low):

@@ -12,17 +12,18 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Self, get_args
 
+from discreet._check import check_int
 from discreet.accounting.events import Adjacency, Participation, check_unit
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from discreet.stages.noise.random import Source
+    from discreet.stages.noise.random import SecureStream
 
     Indices = npt.NDArray[np.intp]
-    Streams = Callable[[int], Source]
+    Streams = Callable[[int], SecureStream]
 
 
 @dataclass(frozen=True)
@@ -51,7 +52,7 @@ class Poisson:
                 f"Poisson(examples={self.examples!r}, rate={self.rate!r}): give examples= where their number is "
                 "public, or rate= where it is secret, not both."
             )
-        whole("Poisson's batch_size", self.batch_size, least=1)
+        check_int("Poisson's batch_size", self.batch_size, least=1)
         if self.examples is not None:
             _check_sizes(self)
         elif isinstance(self.rate, bool) or not (isinstance(self.rate, (int, float)) and 1e-100 <= self.rate <= 1):
@@ -59,7 +60,7 @@ class Poisson:
         if self.adjacency == "zero-out" and self.examples is None:
             raise ConfigError("Poisson's adjacency 'zero-out' needs a public number of examples; give examples=.")
         if self.cap is not None:
-            whole("Poisson's cap", self.cap, least=self.batch_size)
+            check_int("Poisson's cap", self.cap, least=self.batch_size)
             if self.examples is None:
                 raise ConfigError("Poisson's cap needs a public number of examples; give examples= instead of rate=.")
         _check_words(self, *get_args(Adjacency))
@@ -111,7 +112,7 @@ class Poisson:
         if self.examples is not None:
             _check_length(self.examples, length, "or use Poisson(rate=..., batch_size=...) if it is secret")
 
-    def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
+    def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
         """The indices that take part in one step: each of `length` independently, with exactly the rate."""
         stream = streams(step)
         chosen = stream.chosen(length, self.exact_rate)
@@ -174,7 +175,7 @@ class FixedSize(_OfPublicSize):
     def epochs_in(self, steps: int) -> float:
         return steps * self.batch_size / self.examples
 
-    def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
+    def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
         """A uniformly random set of the batch size."""
         import numpy as np
 
@@ -213,12 +214,12 @@ class Shuffled(_OfPublicSize):
     def epochs_in(self, steps: int) -> float:
         return steps / self.steps_in_a_pass
 
-    def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
+    def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
         """The next examples of this pass's order; passes are counted from the step at which this process `begun`."""
         import numpy as np
 
-        passes, place = divmod(step - begun, self.steps_in_a_pass)
-        order = streams(begun + passes * self.steps_in_a_pass).permutation(length)
+        passes, place = divmod(step - origin_step, self.steps_in_a_pass)
+        order = streams(origin_step + passes * self.steps_in_a_pass).permutation(length)
         return np.sort(order[place * self.batch_size : (place + 1) * self.batch_size])
 
 
@@ -253,7 +254,7 @@ class FixedBatches(_OfPublicSize):
     def epochs_in(self, steps: int) -> float:
         return steps / self.number
 
-    def draw(self, length: int, step: int, begun: int, streams: "Streams") -> "Indices":
+    def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
         """Every `number`-th example, from a random start."""
         import numpy as np
 
@@ -262,8 +263,8 @@ class FixedBatches(_OfPublicSize):
 
 def _check_sizes(sampler: Poisson | FixedSize | Shuffled | FixedBatches) -> None:
     name, examples = type(sampler).__name__, sampler.examples or 0
-    whole(f"{name}'s batch_size", sampler.batch_size, least=1)
-    whole(f"{name}'s examples", examples, least=1)
+    check_int(f"{name}'s batch_size", sampler.batch_size, least=1)
+    check_int(f"{name}'s examples", examples, least=1)
     if sampler.batch_size > examples:
         raise ConfigError(
             f"{name}'s batch_size is {sampler.batch_size}, larger than the {examples} {sampler.unit}s; "

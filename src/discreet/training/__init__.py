@@ -6,6 +6,6 @@ losses.py         one loss for each sequence, row or unit (public as discreet.lo
 augmentation.py   changed copies of images
 """
 
-from discreet.training.loop import Fitted, evaluate, fit
+from discreet.training.loop import FitResult, evaluate, fit
 
-__all__ = ["Fitted", "evaluate", "fit"]
+__all__ = ["FitResult", "evaluate", "fit"]

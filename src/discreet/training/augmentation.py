@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from discreet.errors import ConfigError, whole
+from discreet._check import check_int
+from discreet.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -20,7 +21,7 @@ class Images:
     shift: int = 0
 
     def __post_init__(self) -> None:
-        whole("an augmentation's shift", self.shift, least=0)
+        check_int("an augmentation's shift", self.shift, least=0)
 
     def __call__(self, images: Tensor) -> Tensor:
         if images.dim() != 4:

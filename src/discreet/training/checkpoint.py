@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from discreet import _storage as storage
 from discreet.distributed.ranks import is_sharded
 from discreet.errors import ConfigError
-from discreet.release.private_sum import Handle
+from discreet.release.private_sum import Session
 
 FORMAT = "discreet-checkpoint/1"
 
@@ -41,7 +41,7 @@ def save_checkpoint(
     path: str | Path,
     *,
     model: nn.Module,
-    private: Handle,
+    private: Session,
     optimizer: Stateful | None = None,
     schedule: Stateful | None = None,
     extra: Any = None,
@@ -79,7 +79,7 @@ def load_checkpoint(
     path: str | Path,
     *,
     model: nn.Module,
-    private: Handle,
+    private: Session,
     optimizer: Stateful | None = None,
     schedule: Stateful | None = None,
 ) -> Restored:

@@ -14,14 +14,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+from discreet._check import check_int, check_positive
 from discreet.accounting.guarantee import Condition, Guarantee
 from discreet.distributed.ranks import refuse
-from discreet.errors import ConfigError, PrivacyError, positive, whole
+from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients.engine import MEMORY
 from discreet.ledger import Ledger
 from discreet.release.batching import length_of
 from discreet.release.chunk_size import chunk_that_fits, ran_out
-from discreet.release.private_sum import Handle
+from discreet.release.private_sum import Session
 from discreet.release.session import OWN, attach
 from discreet.stages.plan import Plan
 from discreet.training.augmentation import Images
@@ -58,7 +59,7 @@ class Auditor(Protocol):
 
 
 @dataclass
-class Fitted:
+class FitResult:
     """A trained model, what is proven of it, and what was measured on the way."""
 
     model: nn.Module
@@ -102,7 +103,7 @@ def fit(
     stop: Callable[[], bool] = lambda: False,
     audit: Auditor | None = None,
     fixed: bool = False,
-) -> Fitted:
+) -> FitResult:
     """Train a model by a plan, to the end of its steps; the model itself ends up trained.
 
     - `data` and `test`: a pair of tensors or a map-style Dataset of pairs; `test` must be public, or other data;
@@ -127,11 +128,11 @@ def fit(
 
     What is wrong with the arguments is said before anything is counted.
     """
-    whole("copies", copies, least=1)
+    check_int("copies", copies, least=1)
     if copies > 1 and augment is None:
         raise ConfigError(f"copies is {copies}, but nothing changes them: they would all be the same; give augment=.")
     if chunk is not None:
-        whole("chunk", chunk, least=1)
+        check_int("chunk", chunk, least=1)
     if audit is not None:
         refuse("an audit within a run")
     if audit is not None and augment is not None:
@@ -141,7 +142,7 @@ def fit(
         plan.sampling.check_length(length)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5) if optimizer is None else optimizer
     chosen = loss or loss_for(data)
-    course = Course(
+    course = LoopState(
         model,
         chosen,
         optimizer,
@@ -350,7 +351,7 @@ class _Average:
             self.weights[name].copy_(weight)
 
 
-class Course:
+class LoopState:
     """What goes on around a run's releases: steps of the optimizer, evaluation, averaging, checkpoints.
 
     It is made before a plan is attached, and says what is wrong with it before anything is counted.
@@ -375,9 +376,9 @@ class Course:
         stop: Callable[[], bool],
         on_save: Callable[[], None] = lambda: None,
     ) -> None:
-        positive("evaluate_every", evaluate_every)
-        whole("evaluate_rows", evaluate_rows, least=1)
-        positive("checkpoint_every", checkpoint_every, zero=True)
+        check_positive("evaluate_every", evaluate_every)
+        check_int("evaluate_rows", evaluate_rows, least=1)
+        check_positive("checkpoint_every", checkpoint_every, zero=True)
         if not 0 <= averaging < 1:
             raise ConfigError(f"averaging is {averaging!r}; it must be from 0 to below 1.")
         own = {id(p) for p in model.parameters()}
@@ -401,9 +402,9 @@ class Course:
         self.lost = 0
         self.chunk: int | None = None  # rows that fit into memory, once more did not
         self.own = True  # whether every step was made by the library's own loop, loss and augmentation
-        self._private: Handle | None = None
+        self._private: Session | None = None
 
-    def begin(self, private: Handle, *, own: bool) -> bool:
+    def begin(self, private: Session, *, own: bool) -> bool:
         """Continue from the checkpoint, if there is one; whether every step was, and will be, the library's `own`."""
         self._private = private
         self._check_length_of_schedule(private.plan.steps)
@@ -426,7 +427,7 @@ class Course:
             )
 
     @property
-    def _handle(self) -> Handle:
+    def _handle(self) -> Session:
         assert self._private is not None
         return self._private
 
@@ -444,7 +445,7 @@ class Course:
             self._save()
         return self._stop()
 
-    def end(self) -> Fitted:
+    def end(self) -> FitResult:
         """The run is over, or was stopped: measure, save, and say what is proven."""
         private = self._handle
         if not self.records or self.records[-1]["step"] != private.released:
@@ -454,7 +455,7 @@ class Course:
             self._average.keep()
         proven, finished = private.guarantee(), not private.remaining
         rests_on = tuple(private.rests_on)
-        return Fitted(self._model, proven, self.records, finished, self.lost, private.anchor, private.run, rests_on)
+        return FitResult(self._model, proven, self.records, finished, self.lost, private.anchor, private.run, rests_on)
 
     def _note(self) -> None:
         record = self._record()
@@ -566,4 +567,4 @@ def _norms(state: Any) -> Record:
     return {"clipping_norms": dict(zip(parts, state["norms"], strict=True))}
 
 
-__all__ = ["Course", "Fitted", "evaluate", "fit", "loss_for"]
+__all__ = ["FitResult", "LoopState", "evaluate", "fit", "loss_for"]

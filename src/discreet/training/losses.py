@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from discreet.errors import ConfigError, whole
+from discreet._check import check_int
+from discreet.errors import ConfigError
 
 Reduction = Literal["mean", "sum"]
 IGNORED = -100  # the label of tokens that are not predicted: padding, prompts
@@ -69,7 +70,7 @@ def unit_losses(losses: Tensor, rows: int, *, reduction: Reduction = "mean") -> 
     >>> unit_losses(torch.tensor([1.0, 3.0, 5.0, 7.0]), 2)
     tensor([2., 6.])
     """
-    whole("rows of a unit", rows, least=1)
+    check_int("rows of a unit", rows, least=1)
     if losses.dim() != 1 or len(losses) % rows:
         raise ConfigError(f"the losses, in {losses.dim()} dimensions, are not {rows} for each unit.")
     split = losses.view(-1, rows)

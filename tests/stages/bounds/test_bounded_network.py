@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from discreet import ConfigError, PrivacyError
-from discreet.accounting.events import Phase
+from discreet.accounting.events import Event
 from discreet.nn import BELU
 from discreet.stages.bounds.bounded_network import BoundedNetwork
 from discreet.stages.bounds.certificate import belu_certificate
@@ -810,16 +810,16 @@ def test_a_bound_is_for_the_network_it_was_fitted_to():
 def test_the_papers_claim_is_told_and_is_false():
     bound = BoundedNetwork.of_widths((1024, 32, 10), 1.0, 2.0, input_norm=28.0, weight_norm=1.96)
     contract = bound.contract(bound.layout, None)
-    phase = Phase(rate=0.01, multiplier=0.5, steps=10)
+    event = Event(rate=0.01, multiplier=0.5, steps=10)
     scale = 0.5 * norm_of(contract)
-    (claim,) = bound.claims(phase, contract, (scale, scale))
+    (claim,) = bound.claims(event, contract, (scale, scale))
     assert claim.verdict == "false"
-    assert claim.phases[0].multiplier == pytest.approx(scale / 3)
-    assert (claim.phases[0].rate, claim.phases[0].steps) == (0.01, 10)
+    assert claim.events[0].multiplier == pytest.approx(scale / 3)
+    assert (claim.events[0].rate, claim.events[0].steps) == (0.01, 10)
     assert f"{norm_of(contract):.4g}" in claim.reason
     assert "alpha + beta = 3" in claim.reason
     _, other, _, _ = setting("mlp")  # not all its activations are BELU
-    assert other.claims(phase, other.contract(other.layout, None), (1.0,)) == ()
+    assert other.claims(event, other.contract(other.layout, None), (1.0,)) == ()
 
 
 def test_planning_needs_no_torch():

@@ -9,7 +9,7 @@ from scipy import stats
 from discreet import ConfigError
 from discreet.stages.noise import discrete
 from discreet.stages.noise.discrete import discrete_gaussian
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.random import KeyTree
 
 
 def law(parameter):
@@ -21,7 +21,7 @@ def law(parameter):
 
 @pytest.mark.parametrize("parameter", [0.3, 0.5, 1.0, 2.7, 9.99])
 def test_frequencies(parameter):
-    drawn = discrete_gaussian(200_000, parameter, Root(seed=2).stream("discrete", 0))
+    drawn = discrete_gaussian(200_000, parameter, KeyTree(seed=2).stream("discrete", 0))
     values, masses = law(parameter)
     often = masses * len(drawn) > 20
     counts = np.array([(drawn == v).sum() for v in values])
@@ -34,7 +34,7 @@ def test_frequencies(parameter):
 
 @pytest.mark.parametrize("parameter", [1e3, 2.0**20, 2.0**39])
 def test_large_parameters_are_gaussian_in_the_limit(parameter):
-    drawn = discrete_gaussian(100_000, parameter, Root(seed=3).stream("discrete", 0))
+    drawn = discrete_gaussian(100_000, parameter, KeyTree(seed=3).stream("discrete", 0))
     assert stats.kstest(drawn / parameter, "norm").pvalue > 1e-6
     assert len(np.unique(drawn % 2)) == 2
 
@@ -42,7 +42,7 @@ def test_large_parameters_are_gaussian_in_the_limit(parameter):
 def test_undecided_draws_are_decided_with_more_bits(monkeypatch):
     """With a margin so wide that nothing is decided by floats, the law is the same."""
     monkeypatch.setattr(discrete, "_MARGIN", 0.3)
-    drawn = discrete_gaussian(3_000, 1.5, Root(seed=4).stream("discrete", 0))
+    drawn = discrete_gaussian(3_000, 1.5, KeyTree(seed=4).stream("discrete", 0))
     values, masses = law(1.5)
     inner = np.abs(values) <= 3
     counts = np.array([(drawn == v).sum() for v in values[inner]])
@@ -54,7 +54,7 @@ def test_a_draw_at_the_very_edge_needs_more_bits():
 
     class Zeros:
         def __init__(self):
-            self.source = Root(seed=5).stream("edge", 0)
+            self.source = KeyTree(seed=5).stream("edge", 0)
 
         def octets(self, count):
             return np.zeros(count, np.uint8) if count > 8 else self.source.octets(count)
@@ -66,4 +66,4 @@ def test_a_draw_at_the_very_edge_needs_more_bits():
 @pytest.mark.parametrize("parameter", [0.0, -1.0, math.nan, 2.0**41])
 def test_parameters_out_of_range_are_refused(parameter):
     with pytest.raises(ConfigError):
-        discrete_gaussian(3, parameter, Root(seed=0).stream("x", 0))
+        discrete_gaussian(3, parameter, KeyTree(seed=0).stream("x", 0))

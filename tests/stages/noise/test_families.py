@@ -12,8 +12,8 @@ from scipy import stats
 from scipy.integrate import quad
 
 from discreet import AirySquared, Cauchy, ConfigError, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
-from discreet.stages.noise.distribution import Family
-from discreet.stages.noise.random import Root
+from discreet.stages.noise.distribution import NoiseDistribution
+from discreet.stages.noise.random import KeyTree
 
 FAMILIES = [
     Gaussian(1.0),
@@ -127,14 +127,14 @@ def test_the_point_where_a_loss_is_passed(law):
         losses = np.linspace(-top, top, 101)[1:-1]
         np.testing.assert_allclose(law.loss(law.where(losses, shift), shift), losses, atol=1e-13)
         if not isinstance(law, Laplace):
-            generic = Family.where(law, losses, shift)
+            generic = NoiseDistribution.where(law, losses, shift)
             np.testing.assert_allclose(law.upper(generic), law.upper(law.where(losses, shift)), atol=1e-12)
 
 
 @every
 def test_samples_have_the_stated_law(law):
     """Kolmogorov-Smirnov on 200,000 draws; alarm below 1e-6."""
-    source = Root(seed=11).stream(str(law), 0)
+    source = KeyTree(seed=11).stream(str(law), 0)
     drawn = law.draw(200_000, source)
     assert np.isfinite(drawn).all()
     assert stats.kstest(drawn, law.cdf).pvalue > 1e-6
@@ -148,7 +148,7 @@ def test_samples_have_the_stated_law(law):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_tensors_are_filled_at_the_given_scale(law, dtype):
     out = torch.empty(300_001, dtype=dtype)
-    law.sample(out, 2.5, Root(seed=3).stream("fill", 0))
+    law.sample(out, 2.5, KeyTree(seed=3).stream("fill", 0))
     assert stats.kstest(out.double().numpy() / 2.5, law.cdf).pvalue > 1e-6
 
 

@@ -9,9 +9,9 @@ import torch
 from scipy import stats
 
 from discreet.stages.noise import random as source
-from discreet.stages.noise.random import CHUNK, Root, Source
+from discreet.stages.noise.random import CHUNK, KeyTree, SecureStream
 
-SEEDED = Root(seed=7)  # statistical tests are repeatable; each states its false-alarm rate for a fresh seed
+SEEDED = KeyTree(seed=7)  # statistical tests are repeatable; each states its false-alarm rate for a fresh seed
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -31,7 +31,7 @@ def test_tails_have_the_right_mass(dtype):
         assert 5e-7 < stats.binom.cdf(count, len(values), probability) < 1 - 5e-7
 
 
-class Words(Source):
+class Words(SecureStream):
     """A source whose bytes are given, to look at the extremes."""
 
     def __init__(self, words, angles):
@@ -141,7 +141,7 @@ def three_threads(monkeypatch):
 @pytest.mark.parametrize("before", [0, 5, 16, 100_003])
 def test_threads_share_a_stream_without_using_any_of_it_twice(dtype, count, before, three_threads):
     """The same bits as by one thread, wherever the stream was; and the stream goes on behind all of them."""
-    together, alone = (Source(bytes(range(32))) for _ in range(2))
+    together, alone = (SecureStream(bytes(range(32))) for _ in range(2))
     for stream in (together, alone):
         stream.octets(before)
     found = together.fill_normal(torch.empty(count, dtype=dtype), 0.7)
@@ -158,7 +158,7 @@ def test_what_fails_in_a_thread_is_not_lost(three_threads, monkeypatch):
 
     monkeypatch.setattr(source, "_fill", fails)
     with pytest.raises(MemoryError, match="no room"):
-        Source(bytes(32)).normals(4 * CHUNK)
+        SecureStream(bytes(32)).normals(4 * CHUNK)
 
 
 def test_no_thread_draws_on_when_the_first_is_broken_off(three_threads, monkeypatch):
@@ -169,7 +169,7 @@ def test_no_thread_draws_on_when_the_first_is_broken_off(three_threads, monkeypa
     def broken(*_):
         raise KeyboardInterrupt
 
-    stream = Source(bytes(32))
+    stream = SecureStream(bytes(32))
     monkeypatch.setattr(stream, "_fill", broken)
     with pytest.raises(KeyboardInterrupt):
         stream.normals(12 * CHUNK)
@@ -203,7 +203,7 @@ def test_coins_are_exact_for_any_fraction():
 def test_coins_consume_the_digits_of_the_rate_one_after_another():
     """A coin that ties with every byte of the rate but the last is decided by the last: no rounding at 2^-53."""
 
-    class Fixed(Source):
+    class Fixed(SecureStream):
         def __init__(self, octets):
             self._octets = iter(octets)
 
@@ -235,12 +235,12 @@ def test_chosen_are_the_coins_that_are_true(rate):
     ],
 )
 def test_a_seed_chooses_what_it_always_has(seed, count, rate, expected):
-    assert Root(seed).stream("sampling", 5).chosen(count, rate).tolist() == expected
+    assert KeyTree(seed).stream("sampling", 5).chosen(count, rate).tolist() == expected
 
 
 def test_the_draws_of_an_mnist_run_under_a_seed_stay_the_same():
     """Of 20 steps, by a digest."""
-    draws = [Root(6).stream("sampling", step).chosen(60_000, Fraction(256, 60_000)) for step in range(20)]
+    draws = [KeyTree(6).stream("sampling", step).chosen(60_000, Fraction(256, 60_000)) for step in range(20)]
     assert [len(draw) for draw in draws[:5]] == [274, 250, 207, 227, 271]
     digest = hashlib.sha256(b"".join(draw.astype("<i8").tobytes() for draw in draws)).hexdigest()
     assert digest == "ac2aec2529f606d2f93c504b6310aa9979f1a1b983c103d21674fa532f47bb70"
@@ -251,18 +251,18 @@ def test_rate_one_takes_all():
 
 
 def test_streams_differ_by_purpose_step_and_root():
-    one, two = Root(), Root()
+    one, two = KeyTree(), KeyTree()
     streams = [one.stream("noise", 0), one.stream("noise", 1), one.stream("sampling", 0), two.stream("noise", 0)]
     assert len({s.octets(32).tobytes() for s in streams}) == 4
 
 
 def test_a_seed_repeats_and_no_seed_does_not():
-    assert Root(3).stream("noise", 5).octets(32).tobytes() == Root(3).stream("noise", 5).octets(32).tobytes()
-    assert Root(3).stream("noise", 5).octets(32).tobytes() != Root(4).stream("noise", 5).octets(32).tobytes()
+    assert KeyTree(3).stream("noise", 5).octets(32).tobytes() == KeyTree(3).stream("noise", 5).octets(32).tobytes()
+    assert KeyTree(3).stream("noise", 5).octets(32).tobytes() != KeyTree(4).stream("noise", 5).octets(32).tobytes()
     torch.manual_seed(0)
-    first = Root().stream("noise", 0).octets(32).tobytes()
+    first = KeyTree().stream("noise", 0).octets(32).tobytes()
     torch.manual_seed(0)
-    assert Root().stream("noise", 0).octets(32).tobytes() != first
+    assert KeyTree().stream("noise", 0).octets(32).tobytes() != first
 
 
 def _child(root, queue):
@@ -270,7 +270,7 @@ def _child(root, queue):
 
 
 def test_a_forked_process_does_not_share_the_stream():
-    root, context = Root(), multiprocessing.get_context("fork")
+    root, context = KeyTree(), multiprocessing.get_context("fork")
     queue = context.Queue()
     children = [context.Process(target=_child, args=(root, queue)) for _ in range(2)]
     for child in children:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from discreet._check import check_int
 from discreet.audit.sanity.setting import Pair, Setting, Tell, quiet
 from discreet.audit.sanity.verdict import Verdict, margin
-from discreet.errors import whole
 from discreet.training.loop import evaluate
 
 
@@ -59,7 +59,7 @@ def generalisation(
     As many are trained on as `train` has. In the verdict "chance" is the accuracy on held-out data, and what was
     trained on is to be known no better.
     """
-    whole("runs", runs, least=1)
+    check_int("runs", runs, least=1)
     setting = setting.resized(len(train[0]), setting.plan.sampling.epochs_in(setting.plan.steps))
     proven = setting.plan.fit_to(setting.make()).guarantee()
     private, seen = [], []

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
+from discreet._check import check_int
 from discreet.audit.guessing import count_correct, guess
 from discreet.audit.one_run import OneRun
 from discreet.audit.sanity.setting import Pair, Setting, Tell, Trained, known, quiet
 from discreet.audit.sanity.verdict import Verdict
-from discreet.errors import whole
 from discreet.stages.sampling import Poisson
 
 _GUESSED = 20  # one in so many is said to have been in, and one to have been out
@@ -60,7 +60,7 @@ def memorisation(
 
     `plain` are runs without privacy that were made before; one is made if none are given.
     """
-    whole("runs", runs, least=1)
+    check_int("runs", runs, least=1)
     examples = known(setting.plan.sampling)
     proven = setting.plan.fit_to(setting.make()).guarantee()
     private, single = [], []

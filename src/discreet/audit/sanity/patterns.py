@@ -15,9 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from discreet._check import check_int
 from discreet.audit.sanity.setting import Optimizer, Tell, quiet
 from discreet.audit.sanity.verdict import Verdict
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError
 from discreet.federated import Local, fit
 from discreet.stages.bounds import Clip
 from discreet.stages.mechanism import Mechanism
@@ -122,11 +123,11 @@ def patterns(
 
     The verdict is on the most patterns that one user has. `plain` are points without privacy from before.
     """
-    whole("runs", runs, least=1)
+    check_int("runs", runs, least=1)
     for count in centralised:
-        whole("a number of centralised patterns", count, least=1, most=setting.records)
+        check_int("a number of centralised patterns", count, least=1, most=setting.records)
     for count in distributed:
-        whole("a number of distributed patterns", count, least=1, most=setting.users * setting.records)
+        check_int("a number of distributed patterns", count, least=1, most=setting.users * setting.records)
     if not centralised:
         raise ConfigError("there is no number of centralised patterns; the verdict is on one user's.")
     sweep: list[tuple[Where, int]] = [("centralised", n) for n in centralised]

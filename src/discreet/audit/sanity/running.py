@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from discreet._check import check_int, check_positive
 from discreet.audit.sanity.generalisation import Generalisation, generalisation
 from discreet.audit.sanity.memorisation import Memorisation, memorisation, plain_run
 from discreet.audit.sanity.patterns import Patterns, Point, UserSetting, patterns, point
@@ -14,7 +15,7 @@ from discreet.audit.sanity.search import Tried, smallest_noise
 from discreet.audit.sanity.setting import Pair, Setting, Tell, quiet, resized
 from discreet.audit.sanity.verdict import Verdict, Word, worst
 from discreet.data import load
-from discreet.errors import ConfigError, positive, whole
+from discreet.errors import ConfigError
 from discreet.models.networks import build
 from discreet.release.batching import as_tensors
 from discreet.runs.config import EXAMPLES, SHAPES, Config, merged
@@ -48,11 +49,11 @@ class Asked:
     level: float = 0.05
 
     def __post_init__(self) -> None:
-        whole("runs", self.runs, least=1)
+        check_int("runs", self.runs, least=1)
         if self.epochs is not None:
-            positive("--check-epochs", self.epochs)
+            check_positive("--check-epochs", self.epochs)
         if self.plain_learning_rate is not None:
-            positive("--plain-learning-rate", self.plain_learning_rate)
+            check_positive("--plain-learning-rate", self.plain_learning_rate)
         if not 0 < self.level < 1:
             raise ConfigError(f"level is {self.level!r}; it is the chance of a false alarm, between 0 and 1.")
         if self.tolerance is not None and not 0 <= self.tolerance <= 1:
@@ -153,7 +154,7 @@ def _stand_in(name: str, asked: Asked) -> tuple[tuple[int, ...], int, Pair, Pair
 
 def calibrate(config: Config, asked: Asked, *, tries: int = 6, tell: Tell = quiet) -> Calibrated:
     """The smallest noise at which the memorisation check passes (for users: one user's pattern is not learned)."""
-    whole("tries", tries, least=2)
+    check_int("tries", tries, least=2)
     if asked.stand_in is not None:
         raise ConfigError("--stand-in says nothing about the smallest noise; leave it out with --calibrate.")
     plan, plain = _whole_plan(config, asked), _without_privacy(config, asked, tell)
@@ -198,7 +199,7 @@ def _facts(config: Config, asked: Asked) -> tuple[tuple[int, ...], int]:
             f"the shape and classes of {config.data.name!r} are not known without reading it; say them, as "
             "--shape 1,28,28 --classes 10."
         )
-    whole("classes", classes, least=2)
+    check_int("classes", classes, least=2)
     return shape, classes
 
 

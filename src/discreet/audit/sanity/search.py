@@ -5,8 +5,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from discreet._check import check_int, check_positive
 from discreet.audit.sanity.verdict import Verdict
-from discreet.errors import ConfigError, positive, whole
+from discreet.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -33,9 +34,9 @@ def smallest_noise(
     Found by halving the ratio between a noise that does not pass and one that does. What passes is measured on a few
     runs: it is a choice, and proves nothing. None if `high` does not pass.
     """
-    if not 0 < positive("low", low) < positive("high", high):
+    if not 0 < check_positive("low", low) < check_positive("high", high):
         raise ConfigError(f"noise is searched from {low:g} to {high:g}; the second must be larger.")
-    whole("tries", tries, least=2)
+    check_int("tries", tries, least=2)
     tried = [Tried(high, check(high))]
     if not tried[0].passed:
         return None, tuple(tried)

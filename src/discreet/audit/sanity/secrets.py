@@ -17,10 +17,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from discreet._check import check_int
 from discreet.audit.exposure import among
 from discreet.audit.sanity.setting import Optimizer, Pair, Tell, known, quiet
 from discreet.audit.sanity.verdict import Verdict
-from discreet.errors import ConfigError, whole
+from discreet.errors import ConfigError
 from discreet.nn import LSTM
 from discreet.stages.plan import Plan
 from discreet.training.loop import fit
@@ -58,14 +59,14 @@ class SequenceSetting:
     optimizer: Optimizer = lambda model: torch.optim.Adam(model.parameters(), lr=0.003)
 
     def __post_init__(self) -> None:
-        whole("vocabulary", self.vocabulary, least=_SYMBOLS + 2)
-        whole("secret", self.secret, least=2)
+        check_int("vocabulary", self.vocabulary, least=_SYMBOLS + 2)
+        check_int("secret", self.secret, least=2)
         if self.length < _BEGINNING + self.secret:
             raise ConfigError(
                 f"a record of {self.length} tokens has no room for {_BEGINNING} to begin with and a secret of "
                 f"{self.secret}; make it {_BEGINNING + self.secret} or longer."
             )
-        whole("secrets", self.secrets, least=1, most=min(self.vocabulary**2, known(self.plan.sampling)))
+        check_int("secrets", self.secrets, least=1, most=min(self.vocabulary**2, known(self.plan.sampling)))
 
     def model(self) -> nn.Module:
         """A new one."""
@@ -138,8 +139,8 @@ def secrets(
     tell: Tell = quiet,
 ) -> Secrets:
     """Train on text with secrets, `runs` times anew, and compare with chance and with the guarantee's ceiling."""
-    whole("runs", runs, least=1)
-    whole("candidates", candidates, least=10)
+    check_int("runs", runs, least=1)
+    check_int("candidates", candidates, least=10)
     proven = setting.plan.fit_to(setting.model()).guarantee()
     found, exposures = [], []
     for i in range(runs):

@@ -16,7 +16,7 @@ It may also have:
 - `layout` and `fit_to(model)`: what it knows of a model, and the same bound knowing it, where the contract needs that;
 - `ask(norms, state)` and `learn(answers, state)`: one number (or several) per unit, bounded by a block of the contract
   with a share of the budget; and the next state, from the noisy answers alone. Then the state is plain values;
-- `claims(phase, contract, scales)`: what others say of it, to be set beside what is proven.
+- `claims(event, contract, scales)`: what others say of it, to be set beside what is proven.
 """
 
 from discreet.stages.bounds.adaptive import AdaptiveClip

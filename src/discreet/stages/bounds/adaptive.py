@@ -5,8 +5,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args
 
-from discreet.accounting.events import Claimed, Phase
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.accounting.events import Claimed, Event
+from discreet.errors import ConfigError
 from discreet.stages.bounds.clip import one_block, shrink, sum_of
 from discreet.stages.bounds.per_layer import PerLayerClip
 from discreet.stages.sensitivity import Block, Blocks, Contract, Layout
@@ -56,12 +57,12 @@ class AdaptiveClip:
         if self.rule not in get_args(Rule):
             raise ConfigError(f"AdaptiveClip's rule is {self.rule!r}; it must be one of {', '.join(get_args(Rule))}.")
         for name in ("speed", "factor", "reach", "least"):
-            positive(f"AdaptiveClip's {name}", getattr(self, name))
+            check_positive(f"AdaptiveClip's {name}", getattr(self, name))
         for name in ("quantile", "share"):
-            if not 0 < positive(f"AdaptiveClip's {name}", getattr(self, name)) < 1:
+            if not 0 < check_positive(f"AdaptiveClip's {name}", getattr(self, name)) < 1:
                 raise ConfigError(f"AdaptiveClip's {name} is {getattr(self, name)!r}; it must be between 0 and 1.")
         if self.tensors is not None:
-            whole("AdaptiveClip's tensors", self.tensors, least=1)
+            check_int("AdaptiveClip's tensors", self.tensors, least=1)
         for norm in self.norm.values() if isinstance(self.norm, Mapping) else (self.norm,):
             if not self.least <= norm <= _LARGEST:
                 raise ConfigError(
@@ -154,11 +155,11 @@ class AdaptiveClip:
             questions.append(Block((question(names),), 0.5 if self.rule == "quantile" else reach, 1, share))
         return Blocks((*gradients, *questions), ("clipping norms were learned from noisy answers alone",))
 
-    def claims(self, phase: Phase, contract: Contract, scales: tuple[float, ...]) -> tuple[Claimed, ...]:
+    def claims(self, event: Event, contract: Contract, scales: tuple[float, ...]) -> tuple[Claimed, ...]:
         """The paper's, for its own rule: every part and every question accounted as if it had a batch of its own."""
         if self.rule != "mean":
             return ()
-        alone = [replace(phase, multiplier=s / b.norm) for b, s in zip(contract.blocks, scales, strict=True)]
+        alone = [replace(event, multiplier=s / b.norm) for b, s in zip(contract.blocks, scales, strict=True)]
         reason = (
             f"{len(alone)} sums over the same batch share one sampling coin; their moments were added up as if each "
             "had its own"

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from discreet.errors import positive
+from discreet._check import check_positive
 from discreet.stages.bounds.clip import one_block, sum_of
 from discreet.stages.sensitivity import Blocks, Layout
 
@@ -25,8 +25,8 @@ class AutomaticClip:
     needs: ClassVar[str] = "norms"
 
     def __post_init__(self) -> None:
-        positive("AutomaticClip's norm", self.norm)
-        positive("AutomaticClip's stability", self.stability)
+        check_positive("AutomaticClip's norm", self.norm)
+        check_positive("AutomaticClip's stability", self.stability)
 
     def start(self, layout: Layout) -> None:
         """Nothing changes from step to step."""

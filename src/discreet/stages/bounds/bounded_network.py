@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, get_args
 
-from discreet.accounting.events import Claimed, Phase
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.accounting.events import Claimed, Event
+from discreet.errors import ConfigError
 from discreet.stages.bounds.certificate import (
     Activation,
     Convolution,
@@ -75,11 +76,11 @@ class BoundedNetwork:
     needs: ClassVar[str] = "outputs"
 
     def __post_init__(self) -> None:
-        positive("BoundedNetwork's input_norm", self.input_norm)
+        check_positive("BoundedNetwork's input_norm", self.input_norm)
         if isinstance(self.weight_norm, (list, tuple)):
             object.__setattr__(self, "weight_norm", tuple(self.weight_norm))
         for norm in self.weight_norm if isinstance(self.weight_norm, tuple) else (self.weight_norm,):
-            positive("BoundedNetwork's weight_norm", norm)
+            check_positive("BoundedNetwork's weight_norm", norm)
         for name, value, words in (("loss", self.loss, Head), ("projection", self.projection, Projection)):
             if value not in get_args(words):
                 raise ConfigError(
@@ -89,7 +90,7 @@ class BoundedNetwork:
             raise ConfigError("BoundedNetwork's input_shape and stages are lists; leave stages to fit_to(model).")
         object.__setattr__(self, "input_shape", tuple(self.input_shape))
         for size in self.input_shape:
-            whole("a size of BoundedNetwork's input_shape", size, least=1)
+            check_int("a size of BoundedNetwork's input_shape", size, least=1)
         object.__setattr__(self, "stages", tuple(_plain(_stage(values)) for values in self.stages))
         if self.stages:
             self._certificate()
@@ -136,17 +137,17 @@ class BoundedNetwork:
             )
         return self._certificate()
 
-    def claims(self, phase: Phase, contract: Contract, scales: tuple[float, ...]) -> tuple[Claimed, ...]:
+    def claims(self, event: Event, contract: Contract, scales: tuple[float, ...]) -> tuple[Claimed, ...]:
         """What paper 002 says of such a network: that alpha + beta bounds every layer's gradient."""
         activations = {stage for stage in map(_stage, self.stages) if isinstance(stage, Activation)}
-        if len(activations) != 1 or next(iter(activations)).kind != "BELU" or phase.law is not None:
+        if len(activations) != 1 or next(iter(activations)).kind != "BELU" or event.law is not None:
             return ()
         height = activations.pop().high
         bounds = ", ".join(f"{block.norm:.4g}" for block in contract.blocks)
         return (
             Claimed(
                 "paper 002: alpha + beta bounds every layer's gradient",
-                (replace(phase, multiplier=scales[0] / height),),
+                (replace(event, multiplier=scales[0] / height),),
                 "false",
                 f"alpha + beta = {height:g} bounds the outputs of an activation, not gradients: what is proven is "
                 f"{bounds} layer by layer, and {norm_of(contract):.4g} together",

@@ -6,7 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal, get_args
 
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.errors import ConfigError
 from discreet.stages.sensitivity import Block, Certificate
 
 Head = Literal["cross-entropy", "belu cross-entropy", "belu squared"]
@@ -57,7 +58,7 @@ class Convolution:
         if not isinstance(self.padding, tuple) or len(self.padding) != len(self.kernel):
             raise ConfigError(f"convolution {self.name!r} has padding {self.padding!r} for the kernel {self.kernel}.")
         for zeros in self.padding:
-            whole(f"the padding of convolution {self.name!r}", zeros, least=0)
+            check_int(f"the padding of convolution {self.name!r}", zeros, least=0)
 
     @property
     def weight_shape(self) -> Shape:
@@ -88,7 +89,7 @@ class Activation:
     slope: float
 
     def __post_init__(self) -> None:
-        positive(f"the slope of {self.kind!r}", self.slope, zero=True)
+        check_positive(f"the slope of {self.kind!r}", self.slope, zero=True)
         for value in (self.low, self.high):
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= 1e300:
                 raise ConfigError(f"activation {self.kind!r} has the bound {value!r}; it must be a finite number.")
@@ -174,7 +175,7 @@ def network_certificate(
     if not any(isinstance(stage, (Linear, Convolution)) for stage in stages):
         raise ConfigError("the network has no Linear or convolutional layer.")
     shape = _input_shape(stages, input_shape)
-    norm: float | None = positive("the inputs' norm", input_norm)
+    norm: float | None = check_positive("the inputs' norm", input_norm)
     reach: float | None = None
     gain = 1.0
     layers: list[tuple[Layer, float, float]] = []  # with |[P, 1]|, and the gain back to the layer before
@@ -210,9 +211,9 @@ def network_certificate(
             f"{len(layers)} layers need {len(layers) - 1} weight norms, one for each from the second on, not "
             f"{len(weight_norms)}."
         )
-    outputs = [positive("the gradient's norm at the last layer", head_norm)]
+    outputs = [check_positive("the gradient's norm at the last layer", head_norm)]
     for limit, (_, _, back) in zip(reversed(weight_norms), reversed(layers), strict=False):
-        outputs.append(back * positive("a weight norm", limit) * outputs[-1])
+        outputs.append(back * check_positive("a weight norm", limit) * outputs[-1])
     blocks = (
         Block(members_of(layer), d * inputs, layer.outputs * (math.prod(layer.weight_shape[1:]) + layer.bias))
         for d, (layer, inputs, _) in zip(reversed(outputs), layers, strict=True)
@@ -273,8 +274,8 @@ def belu_stages(widths: Sequence[int], alpha: float, beta: float, names: Sequenc
 
 def belu_activation(alpha: float, beta: float) -> Activation:
     """What is known of BELU(alpha, beta)."""
-    positive("alpha", alpha)
-    positive("beta", beta, zero=True)
+    check_positive("alpha", alpha)
+    check_positive("beta", beta, zero=True)
     return Activation("BELU", -alpha, alpha + beta, max(1.0, alpha))
 
 
@@ -349,8 +350,8 @@ def _input_shape(stages: Sequence[Stage], given: Shape) -> Shape:
 def _check_layer(name: str, inputs: int, outputs: int, bias: bool) -> None:
     if not isinstance(name, str) or not isinstance(bias, bool):
         raise ConfigError(f"a layer has the name {name!r} and the bias {bias!r}; it needs a string, and true or false.")
-    whole(f"the inputs of layer {name!r}", inputs, least=1)
-    whole(f"the outputs of layer {name!r}", outputs, least=1)
+    check_int(f"the inputs of layer {name!r}", inputs, least=1)
+    check_int(f"the outputs of layer {name!r}", outputs, least=1)
 
 
 def _check_window(what: str, window: Shape, stride: Shape) -> None:
@@ -358,7 +359,7 @@ def _check_window(what: str, window: Shape, stride: Shape) -> None:
     if not ok:
         raise ConfigError(f"{what} has the window {window!r} and the stride {stride!r}; each needs one or two numbers.")
     for size in (*window, *stride):
-        whole(f"a size of {what}", size, least=1)
+        check_int(f"a size of {what}", size, least=1)
 
 
 def _places(what: str, sizes: Shape, window: Shape, stride: Shape) -> Shape:

@@ -6,7 +6,7 @@ from functools import reduce
 from operator import add
 from typing import TYPE_CHECKING, ClassVar
 
-from discreet.errors import positive
+from discreet._check import check_positive
 from discreet.stages.sensitivity import Block, Blocks, Layout
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ class Clip:
     needs: ClassVar[str] = "norms"
 
     def __post_init__(self) -> None:
-        positive("Clip's norm", self.norm)
+        check_positive("Clip's norm", self.norm)
 
     def start(self, layout: Layout) -> None:
         """Nothing changes from step to step."""

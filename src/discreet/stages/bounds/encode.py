@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 import numpy as np
 import numpy.typing as npt
 
-from discreet.accounting.events import Claimed, Magnitudes, Phase
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.accounting.events import Claimed, Event, Magnitudes
+from discreet.errors import ConfigError
 from discreet.stages.bounds.envelope import covering, half_normal, sampled
 from discreet.stages.bounds.tanh import check_size, flat_layout, size_of
 from discreet.stages.sensitivity import Contract, Envelope, Layout
@@ -43,16 +44,16 @@ class Encode:
     needs: ClassVar[str] = "elements"
 
     def __post_init__(self) -> None:
-        positive("Encode's norm", self.norm)
+        check_positive("Encode's norm", self.norm)
         if self.encoder not in get_args(Encoder):
             raise ConfigError(
                 f"Encode's encoder is {self.encoder!r}; it must be one of {', '.join(get_args(Encoder))}."
             )
-        whole("Encode's levels", self.levels, least=1)
-        whole("Encode's number of envelopes", self.envelopes, least=1, most=1000)
-        whole("Encode's seed", self.seed, least=0)
+        check_int("Encode's levels", self.levels, least=1)
+        check_int("Encode's number of envelopes", self.envelopes, least=1, most=1000)
+        check_int("Encode's seed", self.seed, least=0)
         if self.size is not None:
-            whole("Encode's size", self.size, least=1)
+            check_int("Encode's size", self.size, least=1)
 
     @property
     def layout(self) -> Layout | None:
@@ -104,14 +105,14 @@ class Encode:
             layout.names, _magnitudes(size, self.norm, self.levels, self.envelopes, self.seed), (), self.norm
         )
 
-    def claims(self, phase: Phase, contract: Contract, scales: tuple[float, ...]) -> tuple[Claimed, ...]:
+    def claims(self, event: Event, contract: Contract, scales: tuple[float, ...]) -> tuple[Claimed, ...]:
         """The paper's accounting, by Rényi divergences of the noise shifted by the envelope."""
         reason = (
             "with every batch a Poisson sample, one example a microbatch, and envelopes that are public; that all "
             "contributions inside the envelope are covered, not only the envelope itself, is T2"
         )
         source = "Nasr, Shokri and Houmansadr 2020: Rényi divergence of the encoded sum"
-        return (Claimed(source, (phase,), "holds if", reason),)
+        return (Claimed(source, (event,), "holds if", reason),)
 
 
 @lru_cache(maxsize=4)

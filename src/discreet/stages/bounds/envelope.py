@@ -4,8 +4,8 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtri
 
+from discreet._check import check_int
 from discreet.accounting.events import Magnitudes
-from discreet.errors import whole
 
 
 def half_normal(size: int, levels: int = 48) -> Magnitudes:
@@ -28,7 +28,7 @@ def sampled(size: int, count: int, seed: int) -> npt.NDArray[np.float64]:
 
     The same in every version of numpy: a bit generator's stream is fixed, and the rest is done here.
     """
-    bits = np.random.PCG64(whole("an envelope's seed", seed, least=0)).random_raw((count, size))
+    bits = np.random.PCG64(check_int("an envelope's seed", seed, least=0)).random_raw((count, size))
     found = np.sort(ndtri(0.5 + 0.5 * ((bits >> np.uint64(11)) + 0.5) * 2.0**-53), axis=1)
     return found / np.linalg.norm(found, axis=1, keepdims=True)
 
@@ -41,6 +41,6 @@ def covering(envelopes: npt.NDArray[np.float64], levels: int) -> Magnitudes:
 
 
 def _edges(size: int, levels: int) -> npt.NDArray[np.int64]:
-    whole("an envelope's size", size, least=1)
-    whole("an envelope's number of levels", levels, least=1)
+    check_int("an envelope's size", size, least=1)
+    check_int("an envelope's number of levels", levels, least=1)
     return np.linspace(0, size, min(levels, size) + 1).round().astype(np.int64)

@@ -181,7 +181,7 @@ class Gate:
         from discreet.gradients.locate import gradients_at
 
         graph = walk(output, {id(p): name for name, p in parameters.items()}, self._since)
-        if sorted(graph.leaves.values()) != sorted(parameters) or graph.strangers:
+        if sorted(graph.leaves.values()) != sorted(parameters) or graph.unmanaged_leaves:
             raise PrivacyError("the network was changed after attach, so its certificate is void; attach it again.")
         names = {(i, 0): name for i, name in graph.leaves.items()}
         found = gradients_at(graph, output, list(names), rows, retain=False)

@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from discreet.errors import ConfigError, positive
+from discreet._check import check_positive
+from discreet.errors import ConfigError
 from discreet.stages.bounds.clip import shrink, sum_of
 from discreet.stages.sensitivity import Block, Blocks, Layout
 
@@ -32,10 +33,10 @@ class PerLayerClip:
             for name, norm in self.norms.items():
                 if not isinstance(name, str):
                     raise ConfigError(f"PerLayerClip names {name!r}; give the names of parameters or modules.")
-                positive(f"PerLayerClip's norm for {name!r}", norm)
+                check_positive(f"PerLayerClip's norm for {name!r}", norm)
             object.__setattr__(self, "norms", dict(self.norms))
         else:
-            positive("PerLayerClip's norm", self.norms)
+            check_positive("PerLayerClip's norm", self.norms)
 
     def start(self, layout: Layout) -> Blocks:
         """The parts, found once from the names of the parameters."""

@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar
 
-from discreet.accounting.events import Claimed, Phase
-from discreet.errors import ConfigError, positive, whole
+from discreet._check import check_int, check_positive
+from discreet.accounting.events import Claimed, Event
+from discreet.errors import ConfigError
 from discreet.stages.bounds.clip import one_block, shrink, sum_of
 from discreet.stages.sensitivity import Blocks, Box, Contract, Layout
 
@@ -34,12 +35,12 @@ class Tanh:
     needs: ClassVar[str] = "elements"
 
     def __post_init__(self) -> None:
-        positive("Tanh's c", self.c)
-        positive("Tanh's k", self.k)
+        check_positive("Tanh's c", self.c)
+        check_positive("Tanh's k", self.k)
         if self.clip is not None:
-            positive("Tanh's clip", self.clip)
+            check_positive("Tanh's clip", self.clip)
         if self.size is not None:
-            whole("Tanh's size", self.size, least=1)
+            check_int("Tanh's size", self.size, least=1)
 
     @property
     def layout(self) -> Layout | None:
@@ -63,13 +64,13 @@ class Tanh:
             return one_block(layout, self.clip)
         return Box(layout.names, self.c, sum(layout.sizes))
 
-    def claims(self, phase: Phase, contract: Contract, scales: tuple[float, ...]) -> tuple[Claimed, ...]:
+    def claims(self, event: Event, contract: Contract, scales: tuple[float, ...]) -> tuple[Claimed, ...]:
         """The paper's: the filter keeps norms near 1, so accounting is DP-SGD's."""
         if self.clip is not None:
             return ()
         norm = contract.blocks[0].norm
         reason = f"tanh bounds each coordinate, not the norm: one example can change the sum by {norm:.4g}, not by 1"
-        accounted = replace(phase, multiplier=scales[0], scheme="poisson")
+        accounted = replace(event, multiplier=scales[0], scheme="poisson")
         return (Claimed("Amian 2020: private as DP-SGD with the same noise", (accounted,), "false", reason),)
 
 
@@ -85,8 +86,8 @@ class ScaledTanh:
     needs: ClassVar[str] = "elements"
 
     def __post_init__(self) -> None:
-        positive("ScaledTanh's norm", self.norm)
-        positive("ScaledTanh's k", self.k)
+        check_positive("ScaledTanh's norm", self.norm)
+        check_positive("ScaledTanh's k", self.k)
 
     def start(self, layout: Layout) -> None:
         """Nothing changes from step to step."""
@@ -114,9 +115,9 @@ class RadialTanh:
     needs: ClassVar[str] = "norms"
 
     def __post_init__(self) -> None:
-        positive("RadialTanh's norm", self.norm)
+        check_positive("RadialTanh's norm", self.norm)
         if self.k is not None:
-            positive("RadialTanh's k", self.k)
+            check_positive("RadialTanh's k", self.k)
         bend = self.norm if self.k is None else self.k
         if bend < _LEAST:
             raise ConfigError(f"RadialTanh bends at {bend:g}; below {_LEAST:g} norms cannot be told from zero.")

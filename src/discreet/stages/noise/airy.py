@@ -9,10 +9,10 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import ai_zeros, airy
 
-from discreet.stages.noise.distribution import Family, Reals
+from discreet.stages.noise.distribution import NoiseDistribution, Reals
 
 if TYPE_CHECKING:
-    from discreet.stages.noise.random import Source
+    from discreet.stages.noise.random import SecureStream
 
 _START = float(ai_zeros(1)[1][0])  # the first zero of Ai', where the law has its smooth top
 _TOP = float(airy(_START)[0])
@@ -20,7 +20,7 @@ _NORM = 2 * -_START * _TOP**2
 
 
 @dataclass(frozen=True)
-class AirySquared(Family):
+class AirySquared(NoiseDistribution):
     """z(x) proportional to Ai(|x| - 1.0188)^2, with tails like exp(-4/3 |x|^1.5).
 
     It minimises E|x| at given Fisher information, by 0.8 % against the Gaussian: the best there is (docs/noises.md).
@@ -60,7 +60,7 @@ class AirySquared(Family):
     def loss(self, x: Reals, shift: float) -> Reals:
         return 2 * (_log_ai(np.abs(x - shift) + _START) - _log_ai(np.abs(x) + _START))
 
-    def draw(self, count: int, source: "Source") -> Reals:
+    def draw(self, count: int, source: "SecureStream") -> Reals:
         """By rejection from an exponential hat that touches the density: exact."""
         rate, log_top = _hat()
         out = np.empty(0)

@@ -17,14 +17,14 @@ import numpy.typing as npt
 from discreet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from discreet.stages.noise.random import Source
+    from discreet.stages.noise.random import SecureStream
 
 Whole = npt.NDArray[np.int64]
 _MARGIN = 1e-13  # relative, far above what float64's logarithm, exponential and a few products lose
 LARGEST = 2.0**40  # of the parameter: values then stay far below 2^63
 
 
-def discrete_gaussian(count: int, parameter: float, source: "Source") -> Whole:
+def discrete_gaussian(count: int, parameter: float, source: "SecureStream") -> Whole:
     """`count` independent values with probability proportional to exp(-k^2 / (2 parameter^2)), exactly.
 
     >>> from discreet.noise.source import Root
@@ -47,11 +47,11 @@ def discrete_gaussian(count: int, parameter: float, source: "Source") -> Whole:
     return np.concatenate(kept) if kept else np.empty(0, np.int64)
 
 
-def _bits(count: int, source: "Source") -> npt.NDArray[np.uint64]:
+def _bits(count: int, source: "SecureStream") -> npt.NDArray[np.uint64]:
     return source.octets(8 * count).view(np.uint64) >> np.uint64(1)
 
 
-def _geometric(count: int, spread: int, source: "Source") -> Whole:
+def _geometric(count: int, spread: int, source: "SecureStream") -> Whole:
     """floor(-spread * log U): the value k has probability proportional to exp(-k / spread), exactly."""
     bits = _bits(count, source)
     low, high = bits.astype(np.float64) * 2.0**-63, (bits.astype(np.float64) + 1) * 2.0**-63  # U lies between
@@ -67,7 +67,7 @@ def _geometric(count: int, spread: int, source: "Source") -> Whole:
     return out
 
 
-def _accepted(size: Whole, parameter: float, spread: int, source: "Source") -> npt.NDArray[np.bool_]:
+def _accepted(size: Whole, parameter: float, spread: int, source: "SecureStream") -> npt.NDArray[np.bool_]:
     """Coins of probability exp(-(size - s^2 / t)^2 / (2 s^2)), exactly."""
     bits = _bits(len(size), source)
     exponent = (size - parameter * parameter / spread) ** 2 / (2 * parameter * parameter)
@@ -87,7 +87,7 @@ def _accepted(size: Whole, parameter: float, spread: int, source: "Source") -> n
     return out
 
 
-def _refine(bits: int, source: "Source", decide: Callable[[Decimal], int]) -> int:
+def _refine(bits: int, source: "SecureStream", decide: Callable[[Decimal], int]) -> int:
     """What a function of U says, with as many more random bits of U as it takes for both its ends to agree."""
     width = 63
     while True:

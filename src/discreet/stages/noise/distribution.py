@@ -8,20 +8,22 @@ from typing import TYPE_CHECKING, Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from discreet._check import check_positive
 from discreet.accounting.numerics import invert
-from discreet.errors import PrivacyError, positive
+from discreet.errors import PrivacyError
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from discreet.stages.noise.random import Source
+    from discreet.stages.noise.random import SecureStream
+
 
 Reals = npt.NDArray[np.floating[Any]]
 
 _CHUNK = 1 << 18  # values drawn at a time
 
 
-class Family(ABC):
+class NoiseDistribution(ABC):
     """Independent noise on every coordinate of the bounded sum, of size `scale` in units of the sensitivity.
 
     A family is symmetric and unimodal about 0 (T2 of docs/theory.md rests on it). Its functions are those of the
@@ -41,7 +43,7 @@ class Family(ABC):
 
     def __post_init__(self) -> None:
         if self.scale is not None:
-            positive(f"{type(self).__name__}'s scale", self.scale, zero=True)
+            check_positive(f"{type(self).__name__}'s scale", self.scale, zero=True)
 
     # --- what privacy needs --------------------------------------------------------------------------------------
 
@@ -111,10 +113,10 @@ class Family(ABC):
     # --- sampling ------------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def draw(self, count: int, source: "Source") -> Reals:
+    def draw(self, count: int, source: "SecureStream") -> Reals:
         """`count` values of the standard form, in float64."""
 
-    def sample(self, out: "Tensor", scale: float, source: "Source") -> None:
+    def sample(self, out: "Tensor", scale: float, source: "SecureStream") -> None:
         """Fill a flat tensor with independent values of this law, times `scale`, from a secure stream."""
         import torch
 

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Self
 
 from scipy.special import ndtr
 
-from discreet.errors import ConfigError, positive
-from discreet.stages.noise.distribution import Family, Reals
+from discreet._check import check_positive
+from discreet.errors import ConfigError
+from discreet.stages.noise.distribution import NoiseDistribution, Reals
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from discreet.stages.noise.random import Source
+    from discreet.stages.noise.random import SecureStream
 
 
 @dataclass(frozen=True)
-class Gaussian(Family):
+class Gaussian(NoiseDistribution):
     """Independent normal noise on every coordinate of the bounded sum.
 
     `Gaussian(multiplier)` is relative to what one unit may change: the effective multiplier of T6 of docs/theory.md,
@@ -33,9 +34,9 @@ class Gaussian(Family):
                 f"Gaussian(multiplier={self.multiplier!r}, std={self.std!r}) says the noise twice; give one of them."
             )
         if self.multiplier is not None:
-            positive("Gaussian's multiplier", self.multiplier, zero=True)
+            check_positive("Gaussian's multiplier", self.multiplier, zero=True)
         if self.std is not None:
-            positive("Gaussian's std", self.std, zero=True)
+            check_positive("Gaussian's std", self.std, zero=True)
 
     @property
     def gaussian(self) -> bool:
@@ -84,8 +85,8 @@ class Gaussian(Family):
     def where(self, losses: Reals, shift: float) -> Reals:
         return losses / shift + shift / 2
 
-    def draw(self, count: int, source: "Source") -> Reals:
+    def draw(self, count: int, source: "SecureStream") -> Reals:
         return source.normals(count).numpy()
 
-    def sample(self, out: "Tensor", scale: float, source: "Source") -> None:
+    def sample(self, out: "Tensor", scale: float, source: "SecureStream") -> None:
         source.fill_normal(out, scale)

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import expit
 
-from discreet.stages.noise.distribution import Family, Reals
+from discreet.stages.noise.distribution import NoiseDistribution, Reals
 
 if TYPE_CHECKING:
-    from discreet.stages.noise.random import Source
+    from discreet.stages.noise.random import SecureStream
 
 
 def _log_cosh_ratio(x: Reals, shift: float) -> Reals:
@@ -28,7 +28,7 @@ def _where_ratio(logs: Reals, shift: float) -> Reals:
 
 
 @dataclass(frozen=True)
-class Sech(Family):
+class Sech(NoiseDistribution):
     """z(x) = sech(pi x / 2) / 2, of variance 1."""
 
     scale: float | None = None
@@ -73,12 +73,12 @@ class Sech(Family):
     def where(self, losses: Reals, shift: float) -> Reals:
         return _where_ratio(losses, math.pi / 2 * shift) * 2 / math.pi if shift < 0.5 else super().where(losses, shift)
 
-    def draw(self, count: int, source: "Source") -> Reals:
+    def draw(self, count: int, source: "SecureStream") -> Reals:
         return source.signs(count) * (-2 / math.pi) * np.log(np.tan(math.pi / 4 * source.uniforms(count)))
 
 
 @dataclass(frozen=True)
-class Logistic(Family):
+class Logistic(NoiseDistribution):
     """z(x) = sech(x / 2)^2 / 4."""
 
     scale: float | None = None
@@ -122,6 +122,6 @@ class Logistic(Family):
     def where(self, losses: Reals, shift: float) -> Reals:
         return 2 * _where_ratio(losses / 2, shift / 2) if shift < 0.5 else super().where(losses, shift)
 
-    def draw(self, count: int, source: "Source") -> Reals:
+    def draw(self, count: int, source: "SecureStream") -> Reals:
         u = source.uniforms(count)
         return source.signs(count) * np.log1p(2 * (1 - u) / u)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import exp1
 
-from discreet.stages.noise.distribution import Family, Reals
+from discreet.stages.noise.distribution import NoiseDistribution, Reals
 
 if TYPE_CHECKING:
-    from discreet.stages.noise.random import Source
+    from discreet.stages.noise.random import SecureStream
 
 
 @dataclass(frozen=True)
-class Laplace(Family):
+class Laplace(NoiseDistribution):
     """z(x) = exp(-|x|) / 2."""
 
     scale: float | None = None
@@ -58,12 +58,12 @@ class Laplace(Family):
     def where(self, losses: Reals, shift: float) -> Reals:
         return np.clip((losses + shift) / 2, 0, shift)
 
-    def draw(self, count: int, source: "Source") -> Reals:
+    def draw(self, count: int, source: "SecureStream") -> Reals:
         return source.signs(count) * -np.log(source.uniforms(count))
 
 
 @dataclass(frozen=True)
-class VarianceGamma(Family):
+class VarianceGamma(NoiseDistribution):
     """z(x) = (1 + |x|) exp(-|x|) / 4: the sum of two independent Laplace values (lambda = 2)."""
 
     scale: float | None = None
@@ -107,6 +107,6 @@ class VarianceGamma(Family):
     def largest_loss(self, shift: float) -> float:
         return shift
 
-    def draw(self, count: int, source: "Source") -> Reals:
+    def draw(self, count: int, source: "SecureStream") -> Reals:
         values = source.signs(2 * count) * -np.log(source.uniforms(2 * count))
         return values[:count] + values[count:]

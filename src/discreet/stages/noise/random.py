@@ -29,7 +29,7 @@ _LEAST, _MOST = 1e-10, 1e10  # scales whose squares fit into float32 with all th
 _SINE = [(-1) ** k / math.factorial(2 * k + 1) for k in range(9)]  # of the power series, for up to pi / 4
 
 
-class Source:
+class SecureStream:
     """A stream of secret random numbers.
 
     Guarantee: the stream is the key stream of AES-256-CTR under a key that is derived from 256 bits of the
@@ -37,8 +37,8 @@ class Source:
     a number; two streams of one root never share a key.
     """
 
-    def __init__(self, key: bytes, room: "Room | None" = None) -> None:
-        self._key, self._room = key, Room() if room is None else room
+    def __init__(self, key: bytes, room: "Scratch | None" = None) -> None:
+        self._key, self._room = key, Scratch() if room is None else room
         self._enter(0)
 
     def _enter(self, place: int) -> None:
@@ -173,8 +173,8 @@ def _pool(process: int) -> ThreadPoolExecutor:
 def _fill(key: bytes, place: int, values: Values, factor: float) -> None:
     """A thread's share, from a place of the key stream on."""
     if not hasattr(_of_thread, "room"):
-        _of_thread.room = Room()
-    source = Source(key, _of_thread.room)
+        _of_thread.room = Scratch()
+    source = SecureStream(key, _of_thread.room)
     source._enter(place)
     source._fill(values, factor)
 
@@ -182,7 +182,7 @@ def _fill(key: bytes, place: int, values: Values, factor: float) -> None:
 _of_thread = threading.local()
 
 
-class Room:
+class Scratch:
     """Where chunks of random bytes become normal values, one after another: fresh memory is dear."""
 
     def __init__(self) -> None:
@@ -253,7 +253,7 @@ def _turn(quarters: Values, cosines: Values, sines: Values) -> None:
     cosines += 1.0
 
 
-class Root:
+class KeyTree:
     """A root key, from which every stream of a run is derived: one for each purpose and step.
 
     A forked process gets a new root, so parent and child never share a stream (a seeded root is public anyway
@@ -265,14 +265,14 @@ class Root:
         secret = os.urandom(32) if key is None else key
         self._key = hashlib.sha256(f"discreet seed {seed}".encode()).digest() if self.seeded else secret
         self._process = os.getpid()
-        self._room = Room()  # where all streams work, one after another: fresh memory is dear
+        self._room = Scratch()  # where all streams work, one after another: fresh memory is dear
 
     def __reduce__(self) -> str:
         raise PrivacyError("this holds the secret key of a run's noise and draws, and is not copied.")
 
-    def stream(self, purpose: str, number: int) -> Source:
+    def stream(self, purpose: str, number: int) -> SecureStream:
         """The stream for `purpose` at step `number`. Ask once for each pair: asking again repeats the stream."""
         if self._process != os.getpid() and not self.seeded:
             self._key, self._process = os.urandom(32), os.getpid()
         label = f"{purpose} {number}".encode()
-        return Source(hashlib.blake2b(label, key=self._key, digest_size=32).digest(), self._room)
+        return SecureStream(hashlib.blake2b(label, key=self._key, digest_size=32).digest(), self._room)

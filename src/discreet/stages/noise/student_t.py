@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.special import gammaln, stdtr
 
-from discreet.errors import ConfigError, positive
-from discreet.stages.noise.distribution import Family, Reals
+from discreet._check import check_positive
+from discreet.errors import ConfigError
+from discreet.stages.noise.distribution import NoiseDistribution, Reals
 
 if TYPE_CHECKING:
-    from discreet.stages.noise.random import Source
+    from discreet.stages.noise.random import SecureStream
 
 
-class _HeavyTailed(Family):
+class _HeavyTailed(NoiseDistribution):
     """z(x) proportional to (1 + x^2 / df)^(-(df + 1) / 2)."""
 
     @property
@@ -89,7 +90,7 @@ class _HeavyTailed(Family):
         keep = mass > 1e-280
         return mass[keep], (np.exp(self.log_density(start)) - np.exp(self.log_density(end)))[keep]
 
-    def draw(self, count: int, source: "Source") -> Reals:
+    def draw(self, count: int, source: "SecureStream") -> Reals:
         """By polar coordinates (Bailey 1994): sqrt(df (u^(-2/df) - 1)) cos(angle) has this law exactly."""
         radius = np.sqrt(self._freedom * np.expm1(-2 / self._freedom * np.log(source.uniforms(count))))
         return radius * np.cos(2 * math.pi * source.uniforms(count))
@@ -111,7 +112,7 @@ class StudentT(_HeavyTailed):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        positive("StudentT's df", self.df)
+        check_positive("StudentT's df", self.df)
         if not 1 <= self.df <= 1000:
             raise ConfigError(
                 f"StudentT's df is {self.df!r}; it must be from 1 (Cauchy) to 1000: below 1 nothing is proven, "

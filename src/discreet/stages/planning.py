@@ -3,9 +3,10 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from discreet._check import check_int, check_positive
 from discreet.accounting import cost_for_search
 from discreet.accounting.calibrate import calibrate
-from discreet.errors import ConfigError, positive, whole
+from discreet.errors import ConfigError
 from discreet.stages.bounds import Clip
 from discreet.stages.mechanism import Mechanism, Noise
 from discreet.stages.noise import Gaussian
@@ -38,9 +39,9 @@ def solve(
     >>> round(plan.mechanism.noise.multiplier, 2)
     0.97
     """
-    whole("examples", examples, least=1)
+    check_int("examples", examples, least=1)
     if steps is not None:
-        whole("steps", steps, least=1)
+        check_int("steps", steps, least=1)
     if epochs is not None and steps is not None:
         raise ConfigError(f"epochs={epochs} and steps={steps} say the length twice; give one of them.")
     missing = [
@@ -96,7 +97,7 @@ def _largest_batch(plan_of: Callable[[int], Plan], examples: int, epsilon: float
 
 
 def _spent(plan: Plan, group: int) -> float:
-    return cost_for_search(plan.phases(group=group), plan.delta, plan.tuning).epsilon
+    return cost_for_search(plan.events(group=group), plan.delta, plan.tuning).epsilon
 
 
 @dataclass(frozen=True)
@@ -117,7 +118,7 @@ def sizes(plan: Plan, epsilon: float, learning_rate: float | None = None, group:
     for which nothing fits are left out.
     """
     if learning_rate is not None:
-        positive("the learning rate", learning_rate)
+        check_positive("the learning rate", learning_rate)
     base, epochs = plan.sampling.batch_size, plan.sampling.epochs_in(plan.steps)
     for factor in (0.125, 0.25, 0.5, 1, 2, 4, 8, 16):
         size = round(base * factor)

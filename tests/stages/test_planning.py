@@ -2,8 +2,8 @@ import pytest
 
 from discreet import ConfigError, StudentT
 from discreet.accounting import rdp
-from discreet.accounting.events import Phase
-from discreet.accounting.planning import over_epochs, sizes, solve
+from discreet.accounting.events import Event
+from discreet.stages.planning import over_epochs, sizes, solve
 
 BASE = {"examples": 60_000, "delta": 1e-5}
 
@@ -50,7 +50,7 @@ def test_noise_an_example_falls_with_the_batch_size_and_the_learning_rate_follow
     plan = solve(**BASE, batch_size=512, epochs=10, epsilon=2)
     found = {s.batch_size: s for s in sizes(plan, 2, learning_rate=0.1)}
     for size, noise in ((128, 0.769), (512, 0.983), (2048, 1.536), (8192, 2.784)):
-        by_moments = rdp.improved(rdp.divergences([Phase(size / 60_000, noise, found[size].steps)]), rdp.ORDERS, 1e-5)
+        by_moments = rdp.improved(rdp.divergences([Event(size / 60_000, noise, found[size].steps)]), rdp.ORDERS, 1e-5)
         assert by_moments == pytest.approx(2, abs=6e-3)
         assert 0.88 * noise < found[size].noise < noise
         assert found[size].learning_rate == pytest.approx(0.1 * size / 512)
