@@ -102,10 +102,8 @@ MOVED = {
 # names that have changed, by the old module that had them
 RENAMED = {
     "contracts": {"Phase": "Event"},
-    "ledger": {"Account": "RunLedger", "Book": "LedgerFile", "Content": "LedgerState"},
     "noise.family": {"Family": "NoiseDistribution"},
     "noise.source": {"Root": "KeyTree", "Source": "SecureStream"},
-    "training": {"Fitted": "FitResult"},
 }
 
 
@@ -116,14 +114,15 @@ class _Finder(MetaPathFinder):
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, old = fullname.partition(".")
-        return spec_from_loader(fullname, _Alias(MOVED[old])) if package == "discreet" and old in MOVED else None
+        return spec_from_loader(fullname, _Alias(old)) if package == "discreet" and old in MOVED else None
 
 
 class _Alias(Loader):
     """Hands out the module at its new path; where there are several, one with the names of all."""
 
-    def __init__(self, paths: str) -> None:
-        self._modules = [import_module(f"discreet.{path}") for path in paths.split()]
+    def __init__(self, old: str) -> None:
+        self._modules = [import_module(f"discreet.{path}") for path in MOVED[old].split()]
+        self._renamed = RENAMED.get(old, {})
         self._spec = self._modules[0].__spec__
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
@@ -135,6 +134,7 @@ class _Alias(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
+        vars(module).update({old: vars(module)[new] for old, new in self._renamed.items()})
         if len(self._modules) == 1:
             module.__spec__ = self._spec  # importing by another name has written its own over it
 

@@ -25,10 +25,10 @@ from discreet.runs.config import EXAMPLES, documented
 
 if TYPE_CHECKING:
     from discreet.accounting.guarantee import Guarantee
-    from discreet.stages.planning import Size
     from discreet.runs.config import Config
     from discreet.runs.run import Outcome, Watch
     from discreet.stages.plan import Plan
+    from discreet.stages.planning import Size
 
 app = typer.Typer(
     help="Train PyTorch models on private data, and know exactly what has been proven about the result.",
@@ -130,8 +130,8 @@ def plan(
     if paper is not None:
         _print_claims(paper, as_json)
         return
-    from discreet.stages import planning
     from discreet.report import plots
+    from discreet.stages import planning
 
     if examples is None:
         raise ConfigError("--examples is missing: how many examples there are; or use --paper.")

@@ -18,7 +18,6 @@ from torch.nn import functional as F
 
 from discreet.accounting.calibrate import calibrate
 from discreet.accounting.events import Event
-from discreet.stages.planning import solve
 from discreet.audit.sanity.patterns import UserSetting, point
 from discreet.federated import Local
 from discreet.models.networks import build
@@ -33,6 +32,7 @@ from discreet.stages.bounds import AdaptiveClip, PerLayerClip
 from discreet.stages.mechanism import Mechanism
 from discreet.stages.noise import Gaussian
 from discreet.stages.plan import Plan
+from discreet.stages.planning import solve
 from discreet.stages.sampling import Poisson
 
 SAID = 20.0  # the paper's epsilon

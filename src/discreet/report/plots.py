@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from discreet.errors import ConfigError
 
 if TYPE_CHECKING:
-    from discreet.stages.planning import Size
     from discreet.audit.sanity.generalisation import Generalisation
     from discreet.audit.sanity.memorisation import Memorisation
     from discreet.audit.sanity.patterns import Patterns
+    from discreet.stages.planning import Size
 
 _INK, _ACCENT, _PLAIN, _PALE = "#1c2430", "#0b6e77", "#c2571a", "#d9dee4"
 

@@ -8,4 +8,6 @@ augmentation.py   changed copies of images
 
 from discreet.training.loop import FitResult, evaluate, fit
 
+Fitted = FitResult  # its former name, for one release
+
 __all__ = ["FitResult", "evaluate", "fit"]
