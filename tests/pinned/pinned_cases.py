@@ -243,6 +243,8 @@ BOUNDS = {
 MORE_BOUNDS = {
     "AdaptiveClip, per layer": AdaptiveClip(0.7, per_layer=True),
     "AdaptiveClip, noisy": AdaptiveClip(0.7, speed=0.5, quantile=0.3, share=0.1),
+    "AdaptiveClip, mean": AdaptiveClip(0.7, "mean", share=0.1),
+    "AdaptiveClip, mean, per layer": AdaptiveClip(0.7, "mean", per_layer=True, share=0.1),
     "AutomaticClip, little stability": AutomaticClip(0.7, stability=1e-4),
     "Encode, nearest": Encode(0.7, "nearest", levels=6),
     "Encode, several envelopes": Encode(0.7, envelopes=5, levels=6, seed=3),
