@@ -2,7 +2,7 @@
 
     python benchmarks/step_calls.py [--list] [--ledger]
 
-Counts calls of functions in src/discreet between one batch and the next: drawing, losses, `private.backward`, the ledger.
+Counts calls of functions in src/discreet between one batch and the next: drawing, losses, `private.backward`.
 `--list` prints them in order, indented by depth. `--ledger` writes the ledger to disk, as runs do.
 """
 
@@ -10,6 +10,7 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -61,7 +62,7 @@ def trace(ledger=None, functions=False):
 
 def changes(calls):
     """How often the file changes from one call to the next."""
-    return sum(a[0] != b[0] for a, b in zip(calls, calls[1:], strict=False))
+    return sum(a[0] != b[0] for a, b in pairwise(calls))
 
 
 def main():

@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from discreet.config import from_dict
 from old_plans import PLANS, SLOW
 from old_runs import HERE, KEPT, KEY, PLACE, cli, go_on, put, stateful, verified
 
 import discreet
 from discreet import ConfigError, Ledger, Plan, PrivacyError
-from discreet.config import from_dict
 from discreet.features import PrivatePCA
 from discreet.ledger import chained
 from discreet.runs import Watch, read_end, resume, train
