@@ -40,7 +40,7 @@ from discreet.audit.canaries import (
 from discreet.audit.guessing import count_correct, guess
 from discreet.audit.one_run import OneRun, check_level
 from discreet.errors import ConfigError
-from discreet.release.session import attach
+from discreet.release.attachment import attach
 from discreet.stages.noise import Gaussian
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
