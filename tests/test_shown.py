@@ -1,5 +1,6 @@
 """What is shown of a run is what its ledger proves: nothing that was edited beside it, or in it, is repeated."""
 
+import errno
 import json
 import os
 import random
@@ -115,6 +116,36 @@ def test_a_model_that_was_moved_elsewhere_is_said_and_no_forgery(run):
     (run / "model.safetensors").unlink()
     assert verify(run).absent == ("model.safetensors",)
     assert "Not there to be compared" in str(verify(run))
+
+
+def test_an_epsilon_so_far_that_is_less_than_the_ledger_has_is_in_doubt(stopped):
+    assert read(stopped).doubts == ()
+    lines = (stopped / "metrics.jsonl").read_text().splitlines()
+    lines[-1] = json.dumps(json.loads(lines[-1]) | {"epsilon": 0.01})
+    (stopped / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (doubt,) = read(stopped).doubts
+    assert "metrics.jsonl says that ε is 0.01 after 3 steps, and the ledger has" in doubt
+
+
+def test_a_ledger_that_cannot_be_read_is_no_ledger_that_does_not_hold(run, monkeypatch):
+    ledger = run / "ledger.jsonl"
+    ledger.rename(run.parent / "elsewhere")
+    ledger.symlink_to(run.parent / "elsewhere")
+    with pytest.raises(ConfigError, match=r"ledger\.jsonl is a link, and only regular files are opened"):
+        verify(run)
+    ledger.unlink()
+    os.mkfifo(ledger)
+    with pytest.raises(ConfigError, match=r"ledger\.jsonl is a pipe, and only regular files are opened"):
+        verify(ledger)
+    ledger.unlink()
+    (run.parent / "elsewhere").rename(ledger)
+
+    def fail(*arguments):
+        raise OSError(errno.EIO, "the disk is broken", str(ledger))
+
+    monkeypatch.setattr("discreet.storage.os.read", fail)
+    with pytest.raises(ConfigError, match=r"cannot be read: .*the disk is broken"):
+        verify(run)
 
 
 def test_what_was_tested_is_in_the_ledger_and_in_what_is_verified(run):

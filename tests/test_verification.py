@@ -241,7 +241,7 @@ def test_a_ledger_that_is_a_link_is_refused_by_name(tmp_path):
     (tmp_path / "other.jsonl").symlink_to(tmp_path / "ledger.jsonl")
     with pytest.raises(PrivacyError, match="is a link, and only regular files are opened"):
         attach(nn.Linear(3, 2), plan(), ledger=tmp_path / "other.jsonl")
-    with pytest.raises(PrivacyError, match="is a link, and only regular files are opened"):
+    with pytest.raises(ConfigError, match="is a link, and only regular files are opened"):
         verify(tmp_path / "other.jsonl")
 
 

@@ -135,8 +135,18 @@ def identity(folder: Path) -> Identity:
     if found is None and (folder / "plan.toml").exists():
         return Identity("")
     made = (Identity(new_run()) if found is None else Identity(*found)).taken_up()
-    write(folder / IDENTITY, json.dumps({"format": "discreet-run/1", "run": made.run, "attempts": made.attempts}))
+    _name(folder, made)
     return made
+
+
+def keep_name(folder: Path, run: str) -> None:
+    """Have a folder of an earlier version say which run it went on with: another of its plan is not it."""
+    if read_identity(folder) is None:
+        _name(folder, Identity(run))
+
+
+def _name(folder: Path, made: Identity) -> None:
+    write(folder / IDENTITY, json.dumps({"format": "discreet-run/1", "run": made.run, "attempts": made.attempts}))
 
 
 def begin(folder: Path) -> None:
@@ -151,11 +161,11 @@ def has_begun(folder: Path) -> bool:
 
 
 def check_ledger(folder: Path, ledger: Ledger) -> None:
-    """Refuse to go on with a run whose ledger has lost it: what it has spent would be counted anew."""
-    if not (folder / _BEGUN).exists() or (folder / "checkpoint").exists():  # which knows the ledger's last line
+    """Refuse to go on with a run whose ledger has lost it, before anything is written there: it would count anew."""
+    if not has_begun(folder):
         return
     named = read_identity(folder)
-    sign = b"\n" if named is None else f'"run": "{named[0]}"'.encode()
+    sign = b"\n" if named is None or ledger.dataset is None else f'"run": "{named[0]}"'.encode()
     try:
         known = storage.is_file(ledger.path) and storage.contains(ledger.path, sign)
     except OSError as error:

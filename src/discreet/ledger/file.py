@@ -196,13 +196,13 @@ def remedy(asked: str, unit: str) -> str:
 def read(path: Path, key: bytes | None = None, stages: Sequence[type[Any]] = ()) -> tuple[Content, bytes]:
     """Everything in a file, and what follows its last line's end: empty unless a write was cut off.
 
-    A line that is not as it was written is a PrivacyError that names it.
+    A line that is not as it was written is a PrivacyError that names it, and a file that cannot be read a ConfigError.
     """
     content = Content(stages=tuple(stages))
     try:
         torn = _read_lines(content, path, 0, key)
     except OSError as error:
-        raise PrivacyError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     return content, torn
 
 

@@ -175,6 +175,14 @@ def _contradictions(run: VerifiedRun, plan: Plan, stated: Guarantee, measures: S
             f"guarantee.json states ε = {round_up(stated.epsilon)}, and the ledger proves no less than "
             f"{round_up(proven.epsilon)}."
         )
+    last = measures[-1] if measures else None
+    if last is not None and not run.ended and last.step == run.released and last.epsilon is not None:
+        spent = proven.epsilon if proven.so_far is None else proven.so_far
+        if last.epsilon < spent * (1 - 1e-6):
+            yield (
+                f"metrics.jsonl says that ε is {last.epsilon:.4g} after {last.step:,} steps, and the ledger has "
+                f"{round_up(spent)}."
+            )
     if not math.isclose(_follows(stated), stated.epsilon, rel_tol=1e-6, abs_tol=1e-9):
         yield f"guarantee.json states ε = {round_up(stated.epsilon)}, which does not follow from its own releases."
     if (stated.unit, stated.adjacency, stated.group) != (proven.unit, proven.adjacency, proven.group):
