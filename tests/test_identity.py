@@ -1,6 +1,8 @@
 """Every run is its own: by a random name, in its folder before any ledger has it, and in every line."""
 
+import errno
 import json
+import os
 import shutil
 from dataclasses import replace
 
@@ -11,7 +13,7 @@ from torch import nn
 from torch.nn import functional as F
 from typer.testing import CliRunner
 
-from discreet import Ledger, PrivacyError, attach, verify
+from discreet import Ledger, PrivacyError, attach, storage, verify
 from discreet.cli import app
 from discreet.ledger import Account, Identity, chained
 from discreet.ledger.forks import forks
@@ -70,6 +72,26 @@ def test_equal_plans_in_one_data_sets_ledger_are_different_runs_whichever_is_kil
     assert released(tmp_path / "all.jsonl") == [8, 8]
     assert {run.run for run in verify(tmp_path / "all.jsonl").runs} == {named(tmp_path / "a"), named(tmp_path / "b")}
     assert steps == {"a": list(range(2, 9)), "b": list(range(2, 9))}
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
+def test_a_run_whose_own_lock_fails_is_refused_by_name(table, tmp_path, monkeypatch, number):  # noqa: F811
+    train(config(table, run=shared(tmp_path)), tmp_path / "a", stopping(2))
+    take = storage.Lock._take
+
+    def failing(lock):
+        if named(tmp_path / "a") in lock._path.name:
+            raise OSError(number, os.strerror(number), str(lock._path))
+        return take(lock)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage.Lock, "_take", failing)
+        with pytest.raises(PrivacyError, match=r"run .* in .*all\.jsonl cannot be locked"):
+            resume(tmp_path / "a")
+        (tmp_path / f"all.jsonl.{named(tmp_path / 'a')}.lock").touch()  # as a kill leaves it
+        with pytest.raises(PrivacyError, match=r"run .* in .*all\.jsonl cannot be locked"):
+            attach(nn.Linear(3, 2), plan(), ledger=replace(capped(tmp_path / "all.jsonl", 30.0), dataset="clouds"))
+    assert resume(tmp_path / "a").finished
 
 
 def test_a_folder_that_lost_its_name_is_not_taken_for_another_run(table, tmp_path):  # noqa: F811

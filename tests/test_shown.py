@@ -13,8 +13,8 @@ from test_runs import config, contents, stopping, table_at
 from test_verification import mutations
 from typer.testing import CliRunner
 
-from discreet import ConfigError, Guarantee, PrivacyError, verify
-from discreet.cli import app
+from discreet import ConfigError, Guarantee, PrivacyError, storage, verify
+from discreet.cli import app, main
 from discreet.ledger.chain import cut_off
 from discreet.report import read
 from discreet.runs import read_end, resume, train
@@ -125,6 +125,30 @@ def test_an_epsilon_so_far_that_is_less_than_the_ledger_has_is_in_doubt(stopped)
     (stopped / "metrics.jsonl").write_text("\n".join(lines) + "\n")
     (doubt,) = read(stopped).doubts
     assert "metrics.jsonl says that ε is 0.01 after 3 steps, and the ledger has" in doubt
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_ledger_that_cannot_be_written_is_one_line_of_error_and_nothing_is_released(stopped, monkeypatch, number):
+    ledger, append = stopped / "ledger.jsonl", storage.append
+    before = ledger.read_bytes()
+
+    def full(path, *arguments, **settings):
+        if path == ledger:
+            raise OSError(number, os.strerror(number), str(path))
+        append(path, *arguments, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "append", full)
+        patch.setattr("sys.argv", ["discreet", "resume", str(stopped)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+    assert caught.value.code == 2
+    assert ledger.read_bytes() == before
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "append", full)
+        with pytest.raises(PrivacyError, match=r"ledger\.jsonl cannot be written: .* Nothing was released"):
+            resume(stopped)
+    assert resume(stopped).finished
 
 
 def test_a_ledger_that_cannot_be_read_is_no_ledger_that_does_not_hold(run, monkeypatch):

@@ -509,7 +509,7 @@ def test_a_full_disk_leaves_a_ledger_that_can_be_continued(tmp_path, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr("os.fsync", full)
-        with pytest.raises(OSError, match="no space"):
+        with pytest.raises(PrivacyError, match="no space"):
             account.spend()
     assert account.released == 1
     account.spend()

@@ -383,6 +383,8 @@ class Book:
             lock.acquire()
         except storage.InUse:
             return True
+        except OSError as error:
+            raise PrivacyError(f"run {run} in {self.path} cannot be locked: {error}") from error
         lock.release(remove=True)
         return False
 
@@ -421,6 +423,8 @@ class Book:
                 raise PrivacyError(
                     f"{self.path} was changed by somebody else while it was in use; nothing was released."
                 ) from error
+            except OSError as error:
+                raise PrivacyError(f"{self.path} cannot be written: {error}. Nothing was released.") from error
             self._read += len(line)
         if release:  # made of plain figures, a moment ago: there is nothing to learn from its text
             self.content.add(content, digest)

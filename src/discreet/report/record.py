@@ -4,7 +4,7 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -121,6 +121,8 @@ def read(folder: str | Path, stages: Sequence[type[Any]] = ()) -> Record:
         verified, own = verify_folder(run, stages, files=False)
     except PrivacyError as error:
         doubts.append(f"The ledger could not be verified: {str(error).replace(str(ledger), 'it')}")
+        nothing: Any = {"epsilon": math.inf, "proof": "its ledger could not be verified", "so_far": None, "phases": ()}
+        guarantee = replace(stated, **nothing, conditions=(), claims=())
     else:
         guarantee, versions = own.guarantee, own.versions
         if json.loads(json.dumps(plan.to_dict())) != own.plan:
