@@ -127,6 +127,21 @@ def test_an_epsilon_so_far_that_is_less_than_the_ledger_has_is_in_doubt(stopped)
     assert "metrics.jsonl says that ε is 0.01 after 3 steps, and the ledger has" in doubt
 
 
+def test_a_note_of_the_beginning_that_cannot_be_written_is_one_line_of_error(made, tmp_path, monkeypatch):
+    replace = storage.replace
+
+    def full(path, *arguments, **settings):
+        if path.name == ".begun":
+            raise OSError(errno.ENOSPC, "no space left", str(path))
+        replace(path, *arguments, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "replace", full)
+        with pytest.raises(ConfigError, match=r"\.begun cannot be written: .*no space left"):
+            train(config(made / "clouds.npz"), tmp_path / "a")
+    assert resume(tmp_path / "a").finished
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
 def test_a_ledger_that_cannot_be_written_is_one_line_of_error_and_nothing_is_released(stopped, monkeypatch, number):
     ledger, append = stopped / "ledger.jsonl", storage.append

@@ -152,7 +152,7 @@ def _name(folder: Path, made: Identity) -> None:
 def begin(folder: Path) -> None:
     """Write down that something was released."""
     if not has_begun(folder):
-        storage.replace(folder / _BEGUN, b"")
+        write(folder / _BEGUN, b"")
 
 
 def has_begun(folder: Path) -> bool:
@@ -185,6 +185,14 @@ def write(path: Path, content: Any, *, private: bool = False) -> None:
         storage.replace(path, content, private=private)
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{path} cannot be written: {error}") from error
+
+
+def remove(path: Path) -> None:
+    """Take a file away, if it is there."""
+    try:
+        storage.remove(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be taken away: {error}") from error
 
 
 def add_record(folder: Path, values: Mapping[str, Any]) -> None:

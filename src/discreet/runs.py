@@ -292,7 +292,7 @@ class _Featured:
             settings: Any = {"size": sampling.largest_batch_size, "adjacency": sampling.contract().adjacency}
             fitted = pipeline.fit(self._train, ledger, key=key, **settings)
             write(path, lambda scratch: save_statistics(fitted, scratch))
-        storage.remove(folder / NOISE)
+        run_folder.remove(folder / NOISE)
         self._watch.stage("whitening features")
         data = self._data
         train = pipeline.rows(self._train, fitted), as_tensors(data.train)[1]
