@@ -251,7 +251,10 @@ class RunAuditor:
     def forget_secret(self) -> None:
         """Take coins and scores from the disk: the audit is done."""
         if self._path is not None:
-            storage.remove(self._path)
+            try:
+                storage.remove(self._path)
+            except OSError as error:
+                raise ConfigError(f"the audit's coins cannot be taken from {self._path}: {error}") from error
 
     def _read(self) -> None:
         assert self._path is not None
