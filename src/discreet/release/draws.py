@@ -33,6 +33,7 @@ class Chunk:
     since: int = 0  # the autograd node that was the newest when it was handed out
     done: bool = False
     doubled: bool = False  # whether its only unit is there twice, and the second counts for nothing
+    probed: bool = False  # whether its step is one on which isolation is tested
 
     def part(self, start: int, size: int) -> "Chunk":
         """Some of its rows, as a chunk of their own."""
@@ -45,11 +46,12 @@ class Chunk:
 
     def note(self, batch: Any, *, digest: bool) -> None:
         """Keep what was handed out, to be compared with what comes back; with digests of its values if asked for."""
-        leaves = _flat(batch)
-        said = digests(contents({str(i): leaf for i, leaf in enumerate(leaves)})) if digest else {}
-        versions = [leaf._version if isinstance(leaf, Tensor) else 0 for leaf in leaves]
-        values = [said.get(str(i)) for i in range(len(leaves))]
-        self.batch, self.leaves = batch, tuple(zip(leaves, versions, values, strict=True))
+        parts = _flat(batch)
+        said = digests(contents({str(i): part for i, part in enumerate(parts)})) if digest else {}
+        leaves = []
+        for i, part in enumerate(parts):
+            leaves.append((part, part._version if isinstance(part, Tensor) else 0, said.get(str(i))))
+        self.batch, self.leaves = batch, tuple(leaves)
 
     def holds(self, batch: Any) -> bool:
         """Whether a batch is what was handed out, not written to since, or one of the same values."""

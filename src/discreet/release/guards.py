@@ -54,7 +54,8 @@ class ParameterGuard:
             if not parameter.requires_grad or (parameter.dtype, parameter.device) != self._formats[name]:
                 what = "moved to another dtype or device" if parameter.requires_grad else "frozen"
                 raise PrivacyError(f"parameter {name!r} was {what} after attach; detach and attach again.")
-            _check_hooks(name, parameter)
+            if bool(parameter._backward_hooks):
+                _check_hooks(name, parameter)
 
     def check_modes(self) -> None:
         """Raise if a normalisation has begun to keep or use statistics of the data."""

@@ -160,14 +160,11 @@ class Private(Session):
 
     def _step(self, losses: Tensor | None, chunk: Chunk) -> bool:
         """Bound the gradients of a chunk's losses, add them, and release when all is there (None: rows one by one)."""
-        with self._ranks.reported(), self._sharding_opened(losses):
-            self._check_step(losses, chunk)
-            if chunk.units:
-                self._add(losses, chunk)
-            elif self._passes is not None:
-                self._passes.follow()
-                self._aggregate.add_nothing()
-            self._chunk_done(chunk)
+        if self._ranks.alone and self._sharding is None:
+            self._take(losses, chunk)
+        else:
+            with self._ranks.reported(), self._sharding_opened(losses):
+                self._take(losses, chunk)
         if not chunk.last:
             if self._sharding is not None:  # or a rank would wait in the next forward pass
                 self._ranks.exchange(f"the next chunk of step {chunk.step}")
@@ -179,16 +176,28 @@ class Private(Session):
             self._assign(name, gradient)
         return True
 
+    def _take(self, losses: Tensor | None, chunk: Chunk) -> None:
+        """Check a chunk's losses and add its examples."""
+        self._check_step(losses, chunk)
+        if chunk.units:
+            self._add(losses, chunk)
+        elif self._passes is not None:
+            self._passes.follow()
+            self._aggregate.add_nothing()
+        self._chunk_done(chunk)
+
     def _add_batch(self, losses: Tensor, chunk: Chunk) -> None:
         """Each example's gradient, taken apart, bounded and added."""
-        probe = chunk.first and self._preflight.probed(chunk.step)
-        plain = self._preflight.plain(losses, self._engine)
+        probe = chunk.first and chunk.probed
+        plain = self._preflight.plain(losses, self._engine) if self._preflight.sums_are_due else None
         since = max(chunk.since, self._loop.since)
         gradients = self._engine.gradients(losses, chunk.units, since=since, probe=probe, measure=self._measure)
         if gradients.unmanaged_leaves:
             self._refuse_unmanaged(gradients)
-        self._preflight.compare_sums(gradients, plain)
-        self._preflight.test_structure(self._engine, self._loss, chunk, self._clear_gate)
+        if plain is not None:
+            self._preflight.compare_sums(gradients, plain)
+        if self._engine.fresh:
+            self._preflight.test_structure(self._engine, self._loss, chunk, self._clear_gate)
         sound = _finite(losses.detach())
         if chunk.doubled:
             sound = losses.detach().isfinite()
@@ -230,10 +239,9 @@ class Private(Session):
     def _opened(self, chunk: Chunk, batch: Any) -> None:
         """A batch is handed out: whatever the model made before does not belong to it."""
         self._guard.check_modes()
-        self._clear_gate()
-        self._preflight.arm()
-        if batch is not None:
-            chunk.note(batch, digest=self._preflight.watches(chunk.step))
+        if self._gate is not None:
+            self._gate.clear()
+        self._preflight.handed_out(chunk, batch)
 
     # --- losses ----------------------------------------------------------------------------------------------------
 

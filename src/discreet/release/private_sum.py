@@ -76,6 +76,8 @@ class PrivateSum:
         self._checked = not probe  # whether contributions were held against the contract, one by one
         try:
             self._sums = self._make_sums()
+            # whether units can be added a few at a time, with only some of their parameters' gradients
+            self.takes_turns = isinstance(self._sums, FloatSums)
             self._check_budget()
             self._check_contract()
             self._check_noise()
@@ -116,7 +118,9 @@ class PrivateSum:
 
         Where a pass over the data was broken off, by a crash say, the rest of it is lost: a new pass counts anew.
         """
-        left = max(0, self.plan.steps - self.released)
+        left = max(0, self.plan.steps - self._ledger.released)
+        if self.plan.charges_each_step:
+            return left
         allowed = self.plan.charges(self.plan.steps) - self._ledger.participations
         while left and self.plan.charges(left, after=self._since_origin) > allowed:
             left -= 1
@@ -190,7 +194,7 @@ class PrivateSum:
             gradients, shares = gradients.select(kept), None if shares is None else shares[kept]
             norms = gradients.norms()
         weights = self.bound.apply(norms, self.state)
-        weights = each_once(weights, lambda w: w.nan_to_num(0.0, 0.0, 0.0))
+        weights = each_once(weights, _without_nan)
         if shares is not None:
             weights = each_once(weights, lambda w: w * shares.to(w))
         if not self._checked:
@@ -200,11 +204,6 @@ class PrivateSum:
         if self._asked:
             self._add_answers(self.bound.ask(norms, self.state))
         return weights, kept
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether units can be added a few at a time, with only some of their parameters' gradients."""
-        return isinstance(self._sums, FloatSums)
 
     def add_nothing(self) -> None:
         """Take part in an addition with no unit, where ranks add together."""
@@ -255,18 +254,20 @@ class PrivateSum:
         `rests_on` is what is known by now of how releases are made, and `notes` what the step's line in the ledger says
         of this one.
         """
+        step, ranks = self._ledger.released, self.ranks
         if self.remaining == 0:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
-        factor, ranks = self.plan.noise_factor(self.released), self.ranks
+        factor = self.plan.noise_factor(step)
         purpose = f"noise of rank {ranks.rank}" if ranks.noise_shares else "noise"
         if self._shards is not None:
             purpose = f"noise of shard {ranks.rank} of {ranks.size}"
-        stream = self._own.stream(purpose, self.released)  # the count goes up before the noise is drawn: never twice
-        known = {"seeded": True} if self.root.seeded else {}
-        together: dict[str, Any] = {} if ranks.alone else {"ranks": ranks.size, "rows": self.rows}
-        shares = {"noise_shares": True} if ranks.noise_shares else {}
-        told = {**together, **shares, **notes}
-        self._write(lambda: self._ledger.spend(self._since_origin, rests_on, **known, **told))
+        stream = self._own.stream(purpose, step)  # the count goes up before the noise is drawn: never twice
+        if self.root.seeded:
+            notes["seeded"] = True
+        if ranks.alone:
+            self._ledger.spend(step - self.origin_step, rests_on, **notes)
+        else:
+            self._spend_together(step - self.origin_step, rests_on, notes)
         mechanism, part = self.plan.mechanism, ranks.noise_part if self._shards is None else 1.0
         scales = self._scales(mechanism.contract(self.layout, self.state), factor)
         over = 1 / self._count
@@ -285,7 +286,7 @@ class PrivateSum:
             raise
         if self._memory is not None:
             self._memory.advance()
-        answers = {name: released.pop(name) for name in self._asked}
+        answers = {name: released.pop(name) for name in self._asked} if self._asked else {}
         if mechanism.denoise is not None:
             law: Any = mechanism.noise.law
             added = Added(law, {name: scales[name] for name in released})
@@ -296,8 +297,14 @@ class PrivateSum:
             answers = {name: t * over for name, t in answers.items()}
         if answers:
             self.state = self.bound.learn(answers, self.state)
-        self.clear()
         return released
+
+    def _spend_together(self, after: int, rests_on: Sequence[Condition] | None, notes: Mapping[str, Any]) -> None:
+        """Have rank 0 count a step that all ranks have a part in."""
+        together = {"ranks": self.ranks.size, "rows": self.rows, **notes}
+        if self.ranks.noise_shares:
+            together["noise_shares"] = True
+        self._write(lambda: self._ledger.spend(after, rests_on, **together))
 
     def _write(self, write: Callable[[], Any]) -> None:
         """Have something written in the ledger: by rank 0, and the others take note of it."""
@@ -308,12 +315,13 @@ class PrivateSum:
     def _scales(self, contract: Contract, factor: float) -> dict[str, float]:
         """The noise's scale for each member of a contract; computed again when one of the two has changed."""
         key = factor, [(b.members, b.norm, b.size, b.share) for b in contract.blocks]
-        if self._scaled is None or self._scaled[0] != key:
-            found: dict[str, float] = {}
-            for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
-                found.update(dict.fromkeys(block.members, scale * factor))
-            self._scaled = key, found
-        return self._scaled[1]
+        if self._scaled is not None and self._scaled[0] == key:
+            return self._scaled[1]
+        scales: dict[str, float] = {}
+        for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
+            scales.update(dict.fromkeys(block.members, scale * factor))
+        self._scaled = key, scales
+        return scales
 
     # --- what is proven ------------------------------------------------------------------------------------------
 
@@ -529,16 +537,25 @@ def all_finite(norms: Mapping[str, Tensor]) -> bool:
 
 def _stacked(norms: Mapping[str, Tensor]) -> Tensor:
     each = list(norms.values())
-    if len({n.device for n in each}) > 1:
-        each = [n.to(each[0].device, torch.float64) for n in each]
-    return torch.stack(each)
+    try:
+        return torch.stack(each)
+    except RuntimeError:  # on several devices, or of several types
+        return torch.stack([n.to(each[0].device, torch.float64) for n in each])
 
 
 def each_once(weights: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
     """Weights changed, those that several parameters share only once."""
-    changed = {id(w): w for w in weights.values()}
-    changed = {key: change(w) for key, w in changed.items()}
-    return {name: changed[id(w)] for name, w in weights.items()}
+    changed: dict[int, Tensor] = {}
+    each: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        if id(weight) not in changed:
+            changed[id(weight)] = change(weight)
+        each[name] = changed[id(weight)]
+    return each
+
+
+def _without_nan(weights: Tensor) -> Tensor:
+    return weights.nan_to_num(0.0, 0.0, 0.0)
 
 
 def joined(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:

@@ -24,7 +24,7 @@ class FirstBatch:
         self._model, self._sharded, self._sketch = model, sharded, Sketch()
         self._recorder = Recorder()
         self._hook: Any = None
-        self.replayed, self._compared = False, False
+        self.replayed, self.compared = False, False
 
     def arm(self) -> None:
         """A batch is handed out: keep the next call of the model."""
@@ -34,7 +34,7 @@ class FirstBatch:
 
     def plain(self, losses: Tensor, engine: Engine) -> Mapping[str, Tensor | None] | None:
         """Sketches of autograd's own gradients, to compare with, until that is done."""
-        if self._compared or not losses.requires_grad:
+        if self.compared or not losses.requires_grad:
             return None
         try:
             return self._sketch.gradients(losses, engine)
@@ -49,7 +49,7 @@ class FirstBatch:
     def compare(self, gradients: UnitGradients, plain: Mapping[str, Tensor | None]) -> None:
         """Compare the sums with autograd's own."""
         check_sums(gradients, plain, self._sketch)
-        self._compared = True
+        self.compared = True
 
     @torch.no_grad()
     def replay(self, rows: int) -> None:

@@ -61,14 +61,13 @@ class Preflight:
             self._coins = stretch, self._root.stream("probe", stretch).octets(_STRETCH) < 2
         return step & (step - 1) == 0 or bool(self._coins[1][place])
 
-    def arm(self) -> None:
-        """A batch is handed out: keep the model's next call, where losses may come as tensors."""
+    def handed_out(self, chunk: Chunk, batch: Any) -> None:
+        """Note what is handed out, closely in a step that is probed; a call of the model may be run again later."""
+        chunk.probed = self.probed(chunk.step)
         if self._first is not None and (not self.evidence.sources or "tensors" in self.evidence.sources):
             self._first.arm()
-
-    def watches(self, step: int) -> bool:
-        """Whether what is handed out in a step is looked at closely."""
-        return self._isolation is not None and self.probed(step)
+        if batch is not None:
+            chunk.note(batch, digest=chunk.probed and self._isolation is not None)
 
     def losses_came(self, chunk: Chunk) -> None:
         """Losses came as tensors: nobody knows what was computed."""
@@ -87,12 +86,16 @@ class Preflight:
         """
         if not chunk.units:
             return
-        self.evidence = self.evidence.came("library" if getattr(loss_fn, "own", None) is OWN else "function")
+        source = "library" if getattr(loss_fn, "own", None) is OWN else "function"
+        if source not in self.evidence.sources:
+            self.evidence = self.evidence.came(source)
+            if self._first is not None and "tensors" not in self.evidence.sources:
+                self._first.remove()  # what the library can call it need not record
         if not self._as_handed_out(batch, chunk, rows):
             self.evidence = replace(self.evidence, altered=True)
         if self._isolation is None or not chunk.first or chunk.indices is None or rows is None:
             return
-        if not self.evidence.tested or self.probed(chunk.step):
+        if not self.evidence.tested or chunk.probed:
             self._compare(loss_fn, chunk, rows, clear)
 
     def tested_now(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> bool:
@@ -105,7 +108,7 @@ class Preflight:
 
     def test_structure(self, engine: Engine, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> None:
         """Test isolation on a graph of a structure on which it never was: a branch that is taken now and then."""
-        if not engine.fresh or loss is None or self._isolation is None or chunk.indices is None:
+        if loss is None or self._isolation is None or chunk.indices is None:
             return
         structure = hash(engine.structure)
         if structure in self._structures or len(self._structures) >= _MOST_STRUCTURES:
@@ -114,13 +117,18 @@ class Preflight:
         if chunk.step not in self.evidence.tested and self.evidence.tested:
             self._compare(loss.loss_fn, chunk, loss.rows, clear)
 
+    @property
+    def sums_are_due(self) -> bool:
+        """Whether sums are still to be compared with autograd's own."""
+        return self._first is not None and not self._first.compared
+
     def plain(self, losses: Tensor, engine: Engine) -> Mapping[str, Tensor | None] | None:
-        """Sketches of autograd's own gradients, to compare sums with, until that is done."""
+        """Sketches of autograd's own gradients, to compare sums with; nothing where a graph allows no second pass."""
         return None if self._first is None else self._first.plain(losses, engine)
 
-    def compare_sums(self, gradients: UnitGradients, plain: Mapping[str, Tensor | None] | None) -> None:
+    def compare_sums(self, gradients: UnitGradients, plain: Mapping[str, Tensor | None]) -> None:
         """Compare the sums with autograd's own."""
-        if self._first is not None and plain is not None:
+        if self._first is not None:
             self._first.compare(gradients, plain)
 
     @property
@@ -150,7 +158,7 @@ class Preflight:
             return chunk.holds(batch)
         if rows is None or chunk.indices is None:
             return False
-        if not self.probed(chunk.step) and self.evidence.tested:
+        if not chunk.probed and self.evidence.tested:
             return True
         return same_values(batch, rows.batch(chunk.indices))
 
