@@ -36,7 +36,7 @@ from discreet.memory import ran_out
 from discreet.plan import Plan
 from discreet.probes import Recorder, Sketch, check_sums, replay
 from discreet.sharding import Sharding, sharding_of
-from discreet.state import Snapshot, contents, differing, digests
+from discreet.state import Snapshot, contents, differing, digests, plain_values
 
 
 def attach(
@@ -162,6 +162,8 @@ class Private(Handle):
         self._loss_fn: LossFn | None = None  # of the open batch, where the library can call it
         self._alone: Callable[[int], Tensor] | None = None  # the loss of one row in a batch of its own
         self._held: tuple[int, dict[str, Any]] | None = None  # what the loss held on the last tested step
+        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of batches so far: least and most, by dimension
+        self._lent: set[str] = set()  # what the model held on tested steps that was not there at attach
         self._structures: set[Any] = set()  # of graphs on which isolation was tested
         self._singly = False  # whether rows are taken one at a time, as nothing tells them apart in a batch
         self._versions: list[int] = []  # of the parameters, when the open batch began
@@ -425,20 +427,38 @@ class Private(Handle):
         self._evidence = self._evidence.came("library" if getattr(loss_fn, "own", None) is OWN else "function")
         if not self._as_handed_out(batch, chunk):
             self._evidence = replace(self._evidence, altered=True)
-        if self._isolation is None or not chunk.first or chunk.indices is None or self._read is None:
+        if self._isolation is None or chunk.indices is None or self._read is None:
             return
-        if not self._evidence.tested or self._probed(chunk.step):
-            self._compare(loss_fn, chunk)
+        odd = self._of_new_size(batch, chunk)
+        if odd or (chunk.first and (not self._evidence.tested or self._probed(chunk.step))):
+            self._compare(loss_fn, chunk, every=odd)
+        elif chunk.first and (found := self._changes(loss_fn, chunk, numbers=True)):
+            undecided = dict.fromkeys([*self._evidence.undecided, found])
+            self._evidence = replace(self._evidence, undecided=tuple(undecided))
 
-    def _compare(self, loss_fn: LossFn, chunk: _Chunk) -> None:
-        """Test isolation on rows of this chunk, and note what was found."""
+    def _of_new_size(self, batch: Any, chunk: _Chunk) -> bool:
+        """Whether a batch is larger or smaller than all before, apart from how many rows it has: by one long row."""
+        found, before = False, bool(self._sizes)
+        tensors = [leaf for leaf in _flat(batch) if isinstance(leaf, Tensor)]
+        for place in ((i, d) for i, tensor in enumerate(tensors) for d in range(1, tensor.dim())):
+            size = tensors[place[0]].shape[place[1]]
+            if size == chunk.units:
+                continue
+            least, most = self._sizes.get(place, (size, size))
+            found = found or place not in self._sizes or not least <= size <= most
+            self._sizes[place] = min(least, size), max(most, size)
+        return found and before
+
+    def _compare(self, loss_fn: LossFn, chunk: _Chunk, *, every: bool = False) -> None:
+        """Test isolation on rows of this chunk, all of which are read if `every` is said, and note what was found."""
         assert self._isolation is not None
         assert self._read is not None
         assert chunk.indices is not None
         (row, collate), numbers = self._read, chunk.indices
         whole = not self._evidence.tested or (chunk.step.bit_length() % 4 == 1 and chunk.step > 1)  # at 16, 256, ...
         with self._ranks.reported():
-            if len(numbers) > _READ_ROWS and not whole:
+            self._lent |= self._changed(values=True)
+            if len(numbers) > _READ_ROWS and not (whole or every):
                 numbers = np.random.default_rng().choice(numbers, _READ_ROWS, replace=False)
             rows, first = [row(int(i)) for i in numbers], not self._evidence.tested
             try:
@@ -449,7 +469,8 @@ class Private(Handle):
             finally:
                 if self._gate is not None:
                     self._gate.clear()
-        known, undecided = self._evidence, list(filter(None, [found.undecided, self._changes(loss_fn, chunk)]))
+        undecided = list(filter(None, [found.undecided, self._changes(loss_fn, chunk)]))
+        known = self._evidence
         self._evidence = replace(
             known,
             tested=(*known.tested, chunk.step) if found.tested else known.tested,
@@ -458,20 +479,28 @@ class Private(Handle):
             kept=known.kept | found.kept,
         )
 
-    def _changes(self, loss_fn: LossFn, chunk: _Chunk) -> str:
+    def _changes(self, loss_fn: LossFn, chunk: _Chunk, *, numbers: bool = False) -> str:
         """What a loss holds beside the model, where that has changed since the last test: it may come from the batch.
 
-        A whole number that went up by one a step is a step's number.
+        A whole number that went up by one a step is a step's number. Between tests only `numbers` are compared.
         """
-        holds = digests(contents({"loss": loss_fn}, without=[*self._model.modules(), *self._model.parameters()]))
-        before, self._held = self._held, (chunk.step, holds)
+        held = {"loss": getattr(loss_fn, "given", loss_fn)}
+        without = [*self._model.modules(), *self._model.parameters()]
+        if numbers:
+            assert self._held is not None
+            holds = plain_values(held, without)
+            before = self._held[0], {path: value for path, value in self._held[1].items() if path in holds}
+        else:
+            holds = digests(contents(held, without))
+            before, self._held = self._held, (chunk.step, holds)
+            self._evidence = replace(self._evidence, once=before is None and any(map(_is_value, holds.values())))
         if before is None:
             return ""
         steps, was = chunk.step - before[0], before[1]
         for path in sorted(differing(was, holds)):
             one, other = was.get(path), holds.get(path)
             counts = type(one) is int and type(other) is int and other - one == steps
-            if not (counts or isinstance(other, (str, bool)) or isinstance(one, (str, bool))):
+            if not counts:
                 return f"what the loss function holds changed between steps ({path.removeprefix('loss.')!r})"
         return ""
 
@@ -752,7 +781,7 @@ class Private(Handle):
 
     def _conditions(self) -> list[Condition]:
         earlier = self._aggregate.unprobed
-        return self._evidence.conditions(agreed=self._isolated, earlier=earlier, changed=self._changed())
+        return self._evidence.conditions(agreed=self._isolated, earlier=earlier, changed=self._changed() | self._lent)
 
     def _rests_on(self) -> list[Condition] | None:
         """The conditions for the ledger where what was seen has changed; more tests when they are twice as many."""
@@ -764,8 +793,11 @@ class Private(Handle):
         same = told is not None and told[1] == seen
         return None if same or not self._aggregate.on_disk else self._conditions()
 
-    def _changed(self) -> set[str]:
-        """What the model holds that is not as it was at attach, apart from what is trained and what modes say."""
+    def _changed(self, *, values: bool = False) -> set[str]:
+        """What the model holds that is not as it was at attach, apart from what is trained and what modes say.
+
+        Of `values` numbers and tensors alone.
+        """
         if not self._state:
             return set()
         trained = {f"model.{name}" for name in self._parameters}
@@ -774,6 +806,7 @@ class Private(Handle):
             path
             for path in differing(self._state, now)
             if path not in trained and not path.endswith(".training") and not _HOOKS.search(path)
+            if not values or _is_value(now.get(path))
         }
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -808,7 +841,12 @@ class Private(Handle):
         return step & (step - 1) == 0 or bool(self._coins[1][place])
 
 
-_HOOKS = re.compile(r"\._(\w+_)?hooks(_\w+)?(\.|$)")  # what torch's modules keep their hooks in
+def _is_value(summary: Any) -> bool:
+    """Whether a path leads to a number, a tensor or an array, of which the summary tells type, shape and content."""
+    return isinstance(summary, (int, float, complex)) or (isinstance(summary, tuple) and len(summary) > 2)
+
+
+_HOOKS = re.compile(r"\._(\w+_)?hooks(_\w+)?(\.|$)|^model\._current_fx_name$")  # modules' hooks, and which runs
 OWN = object()  # the mark of losses that the library's own loop computes
 _READ_ROWS = 64  # of a batch that are read again for a test
 _MOST_STRUCTURES = 64  # of graphs that are each tested once
