@@ -1,5 +1,6 @@
 """A unit's gradient must not depend on who else is in the batch: tested with a loss that the library can call."""
 
+import random
 from array import array
 from collections import UserDict, deque
 from dataclasses import dataclass
@@ -740,6 +741,9 @@ def test_labels_that_are_shuffled_in_the_loss_are_found_though_rows_decide_how_m
 # --- what only chance, a missing value or a long row brings to light -------------------------------------------------
 
 
+OWN = torch.Generator()
+
+
 def mixed_by_a_coin(draw):
     def loss_of(model, _):
         def loss(batch):
@@ -759,11 +763,22 @@ def mixed_by_a_coin(draw):
         lambda x: torch.rand(len(x), 1) > 1 - 1e-3,
         lambda x: torch.tensor(torch.rand(1).item() < 1e-3),
         lambda x: torch.randint(1000, ()) == 999,
+        lambda x: torch.randn(()) > 3.5,
+        lambda x: torch.empty(()).exponential_() > 7,
+        lambda x: torch.multinomial(torch.tensor([0.999, 0.001]), 1) == 1,
+        lambda x: torch.rand((), generator=OWN) < 1e-3,
     ],
 )
 def test_rows_that_a_rare_coin_mixes_are_found(draw):
     with pytest.raises(PrivacyError, match="mixes examples"):
         train_on_many(mixed_by_a_coin(draw))
+
+
+@pytest.mark.parametrize("draw", [random.Random(1).random, np.random.default_rng(1).random, np.random.rand])
+def test_coins_that_cannot_be_held_are_not_vouched_for(draw):
+    assert set(statuses(train_on_many(mixed_by_a_coin(lambda x: torch.tensor(draw() < 1e-3))), "another example")) == {
+        "assumed"
+    }
 
 
 def imputed(model):
@@ -802,6 +817,17 @@ def test_a_divisor_that_only_large_batches_change_is_found():
 
     with pytest.raises(PrivacyError, match="mixes examples"):
         train_on_many(loss_of)
+
+
+def test_a_faint_dependence_on_how_many_rows_there_are_is_not_taken_for_rounding():
+    def loss_of(model, _):
+        return lambda b: F.cross_entropy(model(b[0]), b[1], reduction="none") / (1 + 1e-5 * len(b[0]))
+
+    try:
+        said = statuses(train_on_many(loss_of), "another example")
+    except PrivacyError:
+        said = ["refused"]
+    assert said in (["refused"], ["assumed"])
 
 
 class OneLong(Dataset):

@@ -35,6 +35,7 @@ Collate = Callable[[list[Any]], Any]
 _EXACT = 1e-9  # of a gradient's length, in float64: what a different order of sums may change
 _ROUNDING = 8.0  # times the rounding that copies show
 _FEW_BITS = 1e-6  # the same in the model's own type
+_AMPLIFIED = 1e-7  # the most that rounding in float64 may come to inside a network
 _SURELY = 1e-4  # a difference in float64 that no rounding inside a network makes
 _COARSE = 1e-2  # the same in the model's own type, where it cannot run in float64
 _FAINT = 1e-4  # of the longest gradient seen: one that is shorter is measured against this
@@ -44,6 +45,7 @@ _TRIED = 12  # rows among which some with a gradient are looked for
 _LATER_ROWS, _LATER_UNITS = 8, 1
 _TOGETHER = 6  # rows whose gradients are taken one by one and together
 _EXTREMES = (1e-6, 1 - 1e-6)  # where in what may be drawn a coin shows either side
+_FAR_OUT = 8.0  # deviations, which chance does not exceed
 _WAYS = ("others exchanged", "others far away", "others copies of it")
 
 
@@ -299,7 +301,7 @@ class Isolation:
         if exact:
             with trial.exact():
                 distance = self._apart(*(trial.run(r, [unit]).gradients[0] for r in (rows, other)))
-        if distance <= _EXACT + _ROUNDING * rounding and rounding <= _SURELY:
+        if distance <= _EXACT + _ROUNDING * rounding and rounding <= (_AMPLIFIED if exact else _SURELY):
             return ""
         if distance > (_SURELY if exact else _COARSE) and distance > _ROUNDING * rounding:
             raise PrivacyError(
@@ -360,7 +362,7 @@ class Isolation:
     def _differs(self, trial: "_Trial", row: Any, count: int, distance: float, exact: bool) -> str:
         """A gradient was another one alone: by rounding, by mixing, or nobody can say."""
         rounding, _ = self._rounding(trial, row, count)
-        if distance <= _ROUNDING * min(rounding, _SURELY):
+        if distance <= _ROUNDING * min(rounding, _AMPLIFIED if exact else _SURELY):
             return ""
         if distance > _SURELY if exact else rounding <= _COARSE and distance > max(_COARSE, _ROUNDING * rounding):
             raise PrivacyError(
@@ -532,7 +534,7 @@ class _Trial:
 
     def drew(self, run: _Run) -> bool:
         """Whether random numbers were drawn in a run."""
-        return run.random is None or not run.random.equals(self._random)
+        return run.random is None or not run.random.equals(self._random) or self._snapshot.drew()
 
     def _restore(self) -> None:
         """The model and the random numbers are as they were; its own weights, whatever else can be reached."""
@@ -602,7 +604,8 @@ class _Trial:
             raise _CannotRunError(str(error)) from error
         except Exception as error:
             raise _CannotRunError(f"{type(error).__name__}") from error
-        held = holding is None or (holding.all and self._random.same(torch_too=False))
+        others = not self._random.same(torch_too=False) or self._snapshot.drew(torch_too=False)
+        held = holding is None or (holding.all and not others)
         finite = bool(losses.detach().isfinite().all())
         return _Run(gradients, finite, self._snapshot.contents() if state else {}, held, Random(), total)
 
@@ -793,11 +796,18 @@ def _usual(name: str, given: Mapping[str, Any], drawn: Tensor, place: float) -> 
         chance = given.get("p", given.get("self"))
         return torch.as_tensor(chance if "p" in given or "bernoulli" in name else 1.0, device=drawn.device) > 0
     if "multinomial" in name:
-        return given["self"].argmax(-1, keepdim=True)
+        chances = given["self"]
+        rare = torch.where(chances > 0, chances, math.inf).argmin(-1, keepdim=True)
+        return chances.argmax(-1, keepdim=True) if place <= 0.5 else rare
     if "poisson" in name or "binomial" in name:
         return given.get("self", given.get("count")).round()
     if name.startswith("normal") and isinstance(given.get("mean"), Tensor):
         return given["mean"]
+    if "exponential" in name:
+        return torch.as_tensor(place if place <= 0.5 else _FAR_OUT, device=drawn.device)
+    if "randn" in name or name.startswith("normal"):
+        mean, spread = given.get("mean", 0.0), given.get("std", 1.0)
+        return torch.as_tensor(mean + spread * (0.5 + 2 * _FAR_OUT * (place - 0.5)), device=drawn.device)
     low, high = given.get("low", given.get("from", 0)), given.get("to", given.get("high", 1))
     if high is None:
         return torch.as_tensor(low, device=drawn.device)

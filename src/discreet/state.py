@@ -6,6 +6,7 @@ forward pass writes must not depend on the rows it saw.
 
 import dis
 import hashlib
+import pickle
 import random
 import types
 import weakref
@@ -73,6 +74,12 @@ class Snapshot:
                     value.data = copied.clone()
                 elif not _same_tensor(value, copied):
                     value.data.copy_(copied)
+
+    def drew(self, *, torch_too: bool = True) -> bool:
+        """Whether a generator that can be reached is elsewhere than it was; with `torch_too` False, one not torch's."""
+        kinds = (np.random.Generator, random.Random, *((torch.Generator,) if torch_too else ()))
+        held = ((value, then) for value, then in self._put_back if isinstance(value, kinds))
+        return any(pickle.dumps(_held(value)) != pickle.dumps(then) for value, then in held)
 
     def contents(self) -> dict[str, Any]:
         """What is there now, by its path: numbers and texts, copies of tensors, and lengths of containers."""
@@ -202,6 +209,8 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.MethodType):
         yield "self", value.__self__
         yield "function", value.__func__
+    elif isinstance(value, types.BuiltinFunctionType):
+        yield "self", value.__self__  # a generator's, or a module
     elif isinstance(value, partial):
         yield from (("function", value.func), ("arguments", value.args), ("keywords", value.keywords))
     elif isinstance(value, types.FunctionType):
@@ -227,7 +236,7 @@ def _named(function: types.FunctionType) -> dict[str, Any]:
     return {
         name: value
         for name, value in found.items()
-        if not isinstance(value, (type, types.ModuleType, types.BuiltinFunctionType))
+        if not isinstance(value, (type, types.ModuleType))
         and (not isinstance(value, types.FunctionType) or value.__module__ == home)
     }
 
