@@ -938,3 +938,15 @@ def test_preflight_finds_standardisation_behind_a_head_that_starts_at_zero():
     nn.init.zeros_(model[-1].bias)
     with pytest.raises(PrivacyError, match="mixes examples"):
         discreet.preflight(model, lambda model, batch: cross_entropy(model)(batch), data())
+
+
+def test_preflight_says_what_it_could_not_decide():
+    class Scaled(nn.Module):
+        def forward(self, x):
+            return x / (x.detach().norm() / len(x))
+
+    model = stack(Scaled())
+    nn.init.zeros_(model[-1].weight)
+    x, y = data()
+    with pytest.warns(UserWarning, match="not decided"):
+        discreet.preflight(model, lambda model, batch: cross_entropy(model)(batch), (x[:8], y[:8]))

@@ -13,6 +13,7 @@ writes into the model is compared between the same runs: it must not depend on t
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -883,6 +884,8 @@ def joined(rows: list[Any]) -> Any:
 def preflight(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], example: Any) -> None:
     """Try to falsify a model and a loss before any private data is touched; silent if nothing is found.
 
+    A warning says what could not be decided.
+
     `loss(model, batch)` returns one loss for each row of the batch; `example` is a batch of public or made-up rows,
     best a handful of different ones. Compares rows' gradients beside other rows and alone; replays model and loss
     together; probes isolation by reweighting; and compares the engine's gradients with autograd's. Fit for a test of
@@ -905,6 +908,8 @@ def preflight(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], exampl
         state.restore()
         if found.tested:
             return
+        if found.undecided:
+            warnings.warn(f"whether examples mix is not decided: {found.undecided}.", stacklevel=2)
     if not replay(model, loss, example, len(losses), state, strict=True):
         raise PrivacyError(
             "the example batch cannot be replayed: give at least two rows that differ, a number of rows that no other "
