@@ -46,7 +46,7 @@ class Chunk:
 
     def note(self, batch: Any, *, digest: bool) -> None:
         """Keep what was handed out, to be compared with what comes back; with digests of its values if asked for."""
-        parts = _flat(batch)
+        parts = parts_of(batch)
         said = digests(contents({str(i): part for i, part in enumerate(parts)})) if digest else {}
         leaves = []
         for i, part in enumerate(parts):
@@ -62,7 +62,7 @@ class Chunk:
                     break
             else:
                 return True
-        leaves = _flat(batch)
+        leaves = parts_of(batch)
         same = (_same_leaf(leaf, *handed) for leaf, handed in zip(leaves, self.leaves, strict=False))
         return len(leaves) == len(self.leaves) and all(same)
 
@@ -127,11 +127,11 @@ class StaticFeatures:
 
 def same_values(one: Any, two: Any) -> bool:
     """Whether two batches have the same parts, of the same values."""
-    parts, others = _flat(one), _flat(two)
+    parts, others = parts_of(one), parts_of(two)
     return len(parts) == len(others) and all(_equal_leaf(a, b) for a, b in zip(parts, others, strict=True))
 
 
-def _flat(batch: Any) -> list[Any]:
+def parts_of(batch: Any) -> list[Any]:
     """What a batch is made of, inside mappings and objects that torch's pytrees do not enter, too."""
     if type(batch) is tuple:
         for part in batch:
@@ -142,9 +142,9 @@ def _flat(batch: Any) -> list[Any]:
     parts: list[Any] = []
     for leaf in tree_flatten(batch)[0]:
         if isinstance(leaf, Mapping):
-            parts += [part for value in leaf.values() for part in _flat(value)]
+            parts += [part for value in leaf.values() for part in parts_of(value)]
         elif isinstance(inside := getattr(leaf, "__dict__", None), dict) and not isinstance(leaf, (Tensor, nn.Module)):
-            parts += [part for value in inside.values() for part in _flat(value)]
+            parts += [part for value in inside.values() for part in parts_of(value)]
         else:
             parts.append(leaf)
     return parts

@@ -473,7 +473,7 @@ class Private(Session):
         return self._preflight.evidence
 
     def _conditions(self) -> list[Condition]:
-        return self._preflight.conditions(set(self._parameters), earlier=self._aggregate.unprobed)
+        return self._preflight.conditions(earlier=self._aggregate.unprobed)
 
     def _rests_on(self) -> list[Condition] | None:
         """The conditions for the ledger, where what was seen has changed."""

@@ -283,6 +283,7 @@ class _Losses:
         self._model, self._loss, self._augment, self._copies = model, loss, augment, copies
         self._audit, self._device = audit, next(model.parameters()).device
         self.own = OWN if own else None
+        self.given = () if own else (loss, augment)  # what may hold something that nobody knows of
 
     def __call__(self, batch: Any) -> Tensor:
         inputs, targets, *who = batch

@@ -13,6 +13,7 @@ writes into the model is compared between the same runs: it must not depend on t
 
 import copy
 import math
+import warnings
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -34,6 +35,8 @@ Collate = Callable[[list[Any]], Any]
 
 _EXACT = 1e-9  # of a gradient's length, in float64: what a different order of sums may change
 _ROUNDING = 8.0  # times the rounding that copies show
+_FEW_BITS = 1e-6  # the same in the model's own type
+_AMPLIFIED = 1e-7  # the most that rounding in float64 may come to inside a network
 _SURELY = 1e-4  # a difference in float64 that no rounding inside a network makes
 _COARSE = 1e-2  # the same in the model's own type, where it cannot run in float64
 _FAINT = 1e-4  # of the longest gradient seen: one that is shorter is measured against this
@@ -42,6 +45,8 @@ _FIRST_ROWS, _FIRST_UNITS = 16, 3
 _TRIED = 12  # rows among which some with a gradient are looked for
 _LATER_ROWS, _LATER_UNITS = 8, 1
 _TOGETHER = 6  # rows whose gradients are taken one by one and together
+_EXTREMES = (1e-6, 1 - 1e-6)  # where in what may be drawn a coin shows either side
+_FAR_OUT = 8.0  # deviations, which chance does not exceed
 _WAYS = ("others exchanged", "others far away", "others copies of it")
 
 
@@ -86,17 +91,23 @@ class Isolation:
     ) -> Finding:
         """Compare the gradients of some of these rows. A PrivacyError says what mixes them, or what is kept of them.
 
-        The `first` test does most. `whole` compares in a batch of all of them, too. Rows that are not finite are left
-        out: they would spoil the others' gradients in autograd's own sums.
+        The `first` test does most. `whole` compares in a batch of all of them, too. Rows that spoil others' losses or
+        gradients, as they are not finite, are left out.
         """
-        every = [row for row in rows if _is_finite(row)]
         trial = _Trial(self._model, loss_fn, collate)
         try:
-            every = trial.with_finite_losses(every)
-            some = self._some(every, _FIRST_ROWS if first else _LATER_ROWS)
+            finite = [row for row in rows if _is_finite(row)]
+            every = trial.with_finite_losses(list(rows)) if len(finite) < len(rows) else []
+            if not any(map(_is_finite, every)):
+                every = trial.with_finite_losses(finite)
+            some = self._differing_most(every, _FIRST_ROWS if first else _LATER_ROWS)
             if not some:
                 return Finding(tested=False)
             found = self._test(trial, some if len(some) > 1 else 2 * some, first)
+            if not found.tested and not found.undecided and not all(map(_is_finite, some)):
+                every = [row for row in every if _is_finite(row)]
+                some = self._differing_most(every, len(some))
+                found = self._test(trial, some if len(some) > 1 else 2 * some, first)
             if whole and len(every) > len(some) and found.tested:
                 undecided = self._whole(trial, every)
                 found = replace(found, tested=not undecided, undecided=undecided)
@@ -145,6 +156,10 @@ class Isolation:
             with trial.perturbed(self._generator):
                 for other, asked in _changed(rows, units, _WAYS[0]):
                     undecided = undecided or self._opened(trial, rows, other, asked)
+        for place in _EXTREMES if trial.drew(base) else ():
+            with trial.constant(place):
+                for other, asked in _changed(rows, units, _WAYS[0]):
+                    undecided = undecided or self._opened(trial, rows, other, asked)
         return Finding(tested and not undecided, undecided, frozenset(compared), frozenset(kept))
 
     def _chosen(self, trial: "_Trial", rows: list[Any], count: int) -> list[int]:
@@ -188,9 +203,26 @@ class Isolation:
                         "the rows beside it. Compute nothing over the batch, not even detached: no statistics, no "
                         "choice of rows, no capacity."
                     )
-                if distance is not None and distance > _EXACT and limit == _SURELY:
+                if distance is not None and distance > (_EXACT if limit == _SURELY else _SURELY):
                     return "gradients in a whole batch changed a little with the others, as rounding may, or mixing"
-        return ""
+        return self._half(trial, rows, kept, shares)
+
+    def _half(self, trial: "_Trial", rows: list[Any], kept: list[int], shares: Tensor) -> str:
+        """Half of all rows without the other half: nothing, what is undecided, or an error."""
+        distance, exact = 0.0, False
+        for exactly in (False, True):
+            try:
+                with trial.constant(), trial.exact() if exactly else _nothing():
+                    one, two = trial.shared(rows, shares), trial.shared([rows[i] for i in kept], shares[kept])
+            except _CannotRunError:
+                break
+            if one is None or two is None:
+                return ""
+            distance, exact = self._apart(one, two), exactly
+            if distance <= (_EXACT if exact else _FEW_BITS):
+                return ""
+        faint = not exact and distance <= _SURELY
+        return "" if faint else self._differs(trial, rows[kept[0]], len(rows), distance, exact)
 
     def _halves(self, trial: "_Trial", one: list[Any], two: list[Any], shares: Tensor) -> float | None:
         """How far two batches' gradients are from each other; None where a loss is not finite."""
@@ -206,12 +238,12 @@ class Isolation:
             return set(), set()
 
     def _opened(self, trial: "_Trial", rows: list[Any], other: list[Any], units: list[int]) -> str:
-        """The same with perturbed weights, which open paths that are closed at first."""
+        """The same with perturbed weights, or rare random numbers, which open paths that are closed else."""
         try:
             one, two = trial.run(rows, units), trial.run(other, units)
         except _CannotRunError:
             return ""
-        if not (one.finite and two.finite):
+        if not (one.finite and two.finite and one.held and two.held):
             return ""
         alike = _drew_alike(one, two)
         for unit, a, b in zip(units, one.gradients, two.gradients, strict=True):
@@ -270,7 +302,7 @@ class Isolation:
         if exact:
             with trial.exact():
                 distance = self._apart(*(trial.run(r, [unit]).gradients[0] for r in (rows, other)))
-        if distance <= _EXACT + _ROUNDING * rounding and rounding <= _SURELY:
+        if distance <= _EXACT + _ROUNDING * rounding and rounding <= (_AMPLIFIED if exact else _SURELY):
             return ""
         if distance > (_SURELY if exact else _COARSE) and distance > _ROUNDING * rounding:
             raise PrivacyError(
@@ -331,7 +363,7 @@ class Isolation:
     def _differs(self, trial: "_Trial", row: Any, count: int, distance: float, exact: bool) -> str:
         """A gradient was another one alone: by rounding, by mixing, or nobody can say."""
         rounding, _ = self._rounding(trial, row, count)
-        if distance <= _ROUNDING * min(rounding, _SURELY):
+        if distance <= _ROUNDING * min(rounding, _AMPLIFIED if exact else _SURELY):
             return ""
         if distance > _SURELY if exact else rounding <= _COARSE and distance > max(_COARSE, _ROUNDING * rounding):
             raise PrivacyError(
@@ -353,7 +385,8 @@ class Isolation:
                         except _CannotRunError:
                             if size > 1:
                                 raise
-                return max(self._apart(runs[-1], g) for g in runs), exact
+                told = [g for g in runs if bool(g.isfinite().all())]  # a deviation of one row is none
+                return max((self._apart(runs[-1], g) for g in told), default=math.inf), exact
             except _CannotRunError:
                 continue
         return math.inf, False
@@ -393,6 +426,19 @@ class Isolation:
         distance = _length(one.double() - two.double()) / size if size else 0.0
         return math.inf if math.isnan(distance) else distance
 
+    def _differing_most(self, rows: Sequence[Any], count: int) -> list[Any]:
+        """Some rows: the longest first and the shortest next, if there are any, and last one that has gaps."""
+        some = self._some(rows, len(rows))
+        sizes = [_extent(row) for row in some]
+        if sizes and min(sizes) < max(sizes):
+            ends = [sizes.index(max(sizes)), sizes.index(min(sizes))]
+            some = [some[i] for i in ends] + [row for i, row in enumerate(some) if i not in ends]
+        gaps = [i for i, row in enumerate(some) if not _is_finite(row)]
+        if gaps:
+            last = some.pop(gaps[-1])
+            some = [*some[: count - 1], last]
+        return some[:count]
+
     def _some(self, values: Sequence[Any], count: int) -> list[Any]:
         """At most so many of them, chosen in secret."""
         chosen = torch.randperm(len(values), generator=self._generator)[: max(0, count)].tolist()
@@ -423,6 +469,13 @@ def _changed(rows: list[Any], units: list[int], way: str) -> Iterator[tuple[list
 def _sizes(row: Any) -> list[Any]:
     """The shapes of what a row is made of."""
     return [tuple(leaf.shape) if isinstance(leaf, (Tensor, np.ndarray)) else () for leaf in tree_flatten(row)[0]]
+
+
+def _extent(row: Any) -> int:
+    """How much a row is made of."""
+    leaves = tree_flatten(row)[0]
+    sizes = (math.prod(leaf.shape) if isinstance(leaf, (Tensor, np.ndarray)) else 1 for leaf in leaves)
+    return sum(sizes) + sum(len(leaf) for leaf in leaves if isinstance(leaf, (str, bytes)))
 
 
 def _is_finite(row: Any) -> bool:
@@ -465,7 +518,7 @@ class _Trial:
         self._weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._change: Callable[[Tensor], Tensor] | None = None
         self._perturbed: dict[int, Tensor] = {}
-        self._holding = False
+        self._holding: float | None = None
         self._exact = False
         modules = list(model.modules())
         self._own: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -479,6 +532,10 @@ class _Trial:
 
     def end(self) -> None:
         self._restore()
+
+    def drew(self, run: _Run) -> bool:
+        """Whether random numbers were drawn in a run."""
+        return run.random is None or not run.random.equals(self._random) or self._snapshot.drew()
 
     def _restore(self) -> None:
         """The model and the random numbers are as they were; its own weights, whatever else can be reached."""
@@ -500,7 +557,7 @@ class _Trial:
         """The gradient of the losses' sum, each times its share; None where one is not finite."""
         self._restore()
         weights = self._swapped()
-        holding = _Constant() if self._holding else None
+        holding = None if self._holding is None else _Constant(self._holding)
         try:
             with torch.enable_grad(), holding or _nothing():
                 losses = self._losses(rows)
@@ -538,7 +595,7 @@ class _Trial:
 
     def _run(self, rows: list[Any], units: list[int], state: bool, together: bool = False) -> _Run:
         weights = self._swapped()
-        holding = _Constant() if self._holding else None
+        holding = None if self._holding is None else _Constant(self._holding)
         try:
             with torch.enable_grad(), holding or _nothing():
                 losses = self._losses(rows)
@@ -548,7 +605,8 @@ class _Trial:
             raise _CannotRunError(str(error)) from error
         except Exception as error:
             raise _CannotRunError(f"{type(error).__name__}") from error
-        held = holding is None or (holding.all and self._random.same(torch_too=False))
+        others = not self._random.same(torch_too=False) or self._snapshot.drew(torch_too=False)
+        held = holding is None or (holding.all and not others)
         finite = bool(losses.detach().isfinite().all())
         return _Run(gradients, finite, self._snapshot.contents() if state else {}, held, Random(), total)
 
@@ -597,9 +655,10 @@ class _Trial:
             self._exact = False
 
     @contextmanager
-    def constant(self) -> Generator[None]:
-        """Random numbers are constants."""
-        self._holding, before = True, self._holding
+    def constant(self, place: float | None = None) -> Generator[None]:
+        """Random numbers are constants: at this place in what may be drawn, or as they were held, or in the middle."""
+        before = self._holding
+        self._holding = place if place is not None else 0.5 if before is None else before
         try:
             yield
         finally:
@@ -698,10 +757,11 @@ def _drew_alike(one: _Run, two: _Run) -> bool:
 
 
 class _Constant(TorchDispatchMode):
-    """Random numbers are constants, whatever the size that is drawn."""
+    """Random numbers are constants, whatever the size that is drawn: at this place in what may be drawn."""
 
-    def __init__(self) -> None:
+    def __init__(self, place: float = 0.5) -> None:
         super().__init__()
+        self._place = place
         self.all = True  # whether all could be held
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -721,7 +781,7 @@ class _Constant(TorchDispatchMode):
             return found
         if "randperm" in name:  # every row for the next one, so that what is mixed by it shows
             return torch.arange(len(found), dtype=found.dtype, device=found.device).roll(1)
-        return found.copy_(_usual(name, given, found))
+        return found.copy_(_usual(name, given, found, self._place))
 
 
 _ORDERING = {"sort", "argsort", "topk"}
@@ -731,20 +791,30 @@ def _one_value(tensor: Tensor) -> bool:
     return tensor.numel() > 1 and bool((tensor == tensor.reshape(-1)[0]).all())
 
 
-def _usual(name: str, given: Mapping[str, Any], drawn: Tensor) -> Tensor:
+def _usual(name: str, given: Mapping[str, Any], drawn: Tensor, place: float) -> Tensor:
     """A value that may be drawn, as a function of the distribution alone: one for each place."""
     if "bernoulli" in name or "dropout" in name:
         chance = given.get("p", given.get("self"))
         return torch.as_tensor(chance if "p" in given or "bernoulli" in name else 1.0, device=drawn.device) > 0
     if "multinomial" in name:
-        return given["self"].argmax(-1, keepdim=True)
+        chances = given["self"]
+        rare = torch.where(chances > 0, chances, math.inf).argmin(-1, keepdim=True)
+        return chances.argmax(-1, keepdim=True) if place <= 0.5 else rare
     if "poisson" in name or "binomial" in name:
         return given.get("self", given.get("count")).round()
     if name.startswith("normal") and isinstance(given.get("mean"), Tensor):
         return given["mean"]
+    if "exponential" in name:
+        return torch.as_tensor(place if place <= 0.5 else _FAR_OUT, device=drawn.device)
+    if "randn" in name or name.startswith("normal"):
+        mean, spread = given.get("mean", 0.0), given.get("std", 1.0)
+        return torch.as_tensor(mean + spread * (0.5 + 2 * _FAR_OUT * (place - 0.5)), device=drawn.device)
     low, high = given.get("low", given.get("from", 0)), given.get("to", given.get("high", 1))
-    middle = low if not drawn.is_floating_point() or high is None else (low + high) / 2
-    return torch.as_tensor(middle, device=drawn.device)
+    if high is None:
+        return torch.as_tensor(low, device=drawn.device)
+    if not drawn.is_floating_point():
+        return torch.as_tensor(high - 1 if place > 0.5 else low, device=drawn.device)
+    return torch.as_tensor(low + (high - low) * place, device=drawn.device)
 
 
 def _named(func: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -814,6 +884,8 @@ def joined(rows: list[Any]) -> Any:
 def preflight(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], example: Any) -> None:
     """Try to falsify a model and a loss before any private data is touched; silent if nothing is found.
 
+    A warning says what could not be decided.
+
     `loss(model, batch)` returns one loss for each row of the batch; `example` is a batch of public or made-up rows,
     best a handful of different ones. Compares rows' gradients beside other rows and alone; replays model and loss
     together; probes isolation by reweighting; and compares the engine's gradients with autograd's. Fit for a test of
@@ -830,17 +902,20 @@ def preflight(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], exampl
     with torch.no_grad():
         check_sums(gradients, plain, sketch)
     state.restore()
-    rows = rows_of(example, len(losses))
+    rows, undecided = rows_of(example, len(losses)), ""
     if rows is not None and len(rows) > 1:
         found = Isolation(model).test(lambda batch: loss(model, batch), rows, joined, first=True)
         state.restore()
         if found.tested:
             return
+        undecided = found.undecided
     if not replay(model, loss, example, len(losses), state, strict=True):
         raise PrivacyError(
             "the example batch cannot be replayed: give at least two rows that differ, a number of rows that no other "
             "dimension has, and a model that can be copied and is deterministic for given random numbers."
         )
+    if undecided:
+        warnings.warn(f"whether examples mix is not decided: {undecided}.", stacklevel=2)
 
 
 __all__ = ["Finding", "Isolation", "LossFn", "joined", "preflight", "rows_of"]

@@ -12,15 +12,16 @@ from torch import Tensor, nn
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.ranks import Ranks
 from discreet.gradients.engine import Engine, UnitGradients
-from discreet.release.draws import Chunk, same_values
+from discreet.release.draws import Chunk, parts_of, same_values
+from discreet.release.guards import trainable
 from discreet.release.loss_function import OWN, LossFn, LossOfRows, Rows
 from discreet.release.preflight.evidence import Evidence
 from discreet.release.preflight.first_batch import FirstBatch
 from discreet.release.preflight.isolation import Isolation
-from discreet.release.preflight.model_state import contents, differing, digests
+from discreet.release.preflight.model_state import contents, differing, digests, plain_values
 from discreet.stages.noise.random import KeyTree
 
-_HOOKS = re.compile(r"\._(\w+_)?hooks(_\w+)?(\.|$)")  # what torch's modules keep their hooks in
+_HOOKS = re.compile(r"\._(\w+_)?hooks(_\w+)?(\.|$)|^model\._current_fx_name$")  # modules' hooks, and which runs
 _READ_ROWS = 64  # of a batch that are read again for a test
 _MOST_STRUCTURES = 64  # of graphs that are each tested once
 _STRETCH = 4096  # steps whose coins are drawn together
@@ -42,12 +43,15 @@ class Preflight:
         self, model: nn.Module, root: KeyTree, ranks: Ranks, *, on: bool, testable: bool, sharded: bool
     ) -> None:
         self._model, self._root, self._ranks = model, root, ranks
+        self._trained = set(trainable(model))
         self.evidence = Evidence(probes=on)
         self.agreed = False  # whether isolation was tested, on every rank
         self._first = FirstBatch(model, sharded=sharded) if on else None
         self._isolation = Isolation(model) if on and testable else None
         self._at_attach = digests(contents({"model": model})) if on else {}
         self._loss_held: tuple[int, dict[str, Any]] | None = None  # what the loss held on the last tested step
+        self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of batches so far: least and most, by dimension
+        self._lent: set[str] = set()  # what the model held on tested steps that was not there at attach
         self._structures: set[int] = set()  # of graphs on which isolation was tested
         self._coins: tuple[int, npt.NDArray[np.bool_]] | None = None  # which steps of a stretch are tested again
         self._told: tuple[Evidence, Any, bool] | None = None  # what the ledger was last told of
@@ -93,10 +97,14 @@ class Preflight:
                 self._first.remove()  # what the library can call it need not record
         if not self._as_handed_out(batch, chunk, rows):
             self.evidence = replace(self.evidence, altered=True)
-        if self._isolation is None or not chunk.first or chunk.indices is None or rows is None:
+        if self._isolation is None or chunk.indices is None or rows is None:
             return
-        if not self.evidence.tested or chunk.probed:
-            self._compare(loss_fn, chunk, rows, clear)
+        odd = self._of_new_size(batch, chunk)
+        if odd or (chunk.first and (not self.evidence.tested or chunk.probed)):
+            self._compare(loss_fn, chunk, rows, clear, every=odd)
+        elif chunk.first and (changed := self._changes(loss_fn, chunk, numbers=True)):
+            undecided = dict.fromkeys([*self.evidence.undecided, changed])
+            self.evidence = replace(self.evidence, undecided=tuple(undecided))
 
     def tested_now(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> bool:
         """Whether isolation was tested in this step, or can be now."""
@@ -162,14 +170,32 @@ class Preflight:
             return True
         return same_values(batch, rows.batch(chunk.indices))
 
-    def _compare(self, loss_fn: LossFn, chunk: Chunk, rows: Rows, clear: Callable[[], None]) -> None:
-        """Test isolation on rows of this chunk, and note what was found."""
+    def _of_new_size(self, batch: Any, chunk: Chunk) -> bool:
+        """Whether a batch is larger or smaller than all before, apart from how many rows it has: by one long row."""
+        new, before = False, bool(self._sizes)
+        for i, part in enumerate(parts_of(batch)):
+            if not isinstance(part, Tensor):
+                continue
+            for dimension, size in enumerate(part.shape):
+                if dimension == 0 or size == chunk.units:
+                    continue
+                least, most = self._sizes.get((i, dimension), (size, size))
+                if (i, dimension) not in self._sizes or not least <= size <= most:
+                    new = True
+                    self._sizes[i, dimension] = min(least, size), max(most, size)
+        return new and before
+
+    def _compare(
+        self, loss_fn: LossFn, chunk: Chunk, rows: Rows, clear: Callable[[], None], *, every: bool = False
+    ) -> None:
+        """Test isolation on rows of this chunk, all of which are read if `every` is said, and note what was found."""
         assert self._isolation is not None
         assert chunk.indices is not None
         numbers, first = chunk.indices, not self.evidence.tested
         whole = first or (chunk.step.bit_length() % 4 == 1 and chunk.step > 1)  # at 16, 256, ...
         with self._ranks.reported():
-            if len(numbers) > _READ_ROWS and not whole:
+            self._lent |= self._changed(values=True)
+            if len(numbers) > _READ_ROWS and not (whole or every):
                 numbers = np.random.default_rng().choice(numbers, _READ_ROWS, replace=False)
             some = [rows.row(int(i)) for i in numbers]
             try:
@@ -186,20 +212,28 @@ class Preflight:
             kept=before.kept | finding.kept,
         )
 
-    def _changes(self, loss_fn: LossFn, chunk: Chunk) -> str:
+    def _changes(self, loss_fn: LossFn, chunk: Chunk, *, numbers: bool = False) -> str:
         """What a loss holds beside the model, where that has changed since the last test: it may come from the batch.
 
-        A whole number that went up by one a step is a step's number.
+        A whole number that went up by one a step is a step's number. Between tests only `numbers` are compared.
         """
-        holds = digests(contents({"loss": loss_fn}, without=[*self._model.modules(), *self._model.parameters()]))
-        before, self._loss_held = self._loss_held, (chunk.step, holds)
+        held = {"loss": getattr(loss_fn, "given", loss_fn)}
+        without = [*self._model.modules(), *self._model.parameters()]
+        if numbers:
+            assert self._loss_held is not None
+            holds = plain_values(held, without)
+            before = self._loss_held[0], {path: value for path, value in self._loss_held[1].items() if path in holds}
+        else:
+            holds = digests(contents(held, without))
+            before, self._loss_held = self._loss_held, (chunk.step, holds)
+            self.evidence = replace(self.evidence, once=before is None and any(map(_is_value, holds.values())))
         if before is None:
             return ""
         steps, was = chunk.step - before[0], before[1]
         for path in sorted(differing(was, holds)):
             one, other = was.get(path), holds.get(path)
             counts = type(one) is int and type(other) is int and other - one == steps
-            if not (counts or isinstance(other, (str, bool)) or isinstance(one, (str, bool))):
+            if not counts:
                 return f"what the loss function holds changed between steps ({path.removeprefix('loss.')!r})"
         return ""
 
@@ -210,9 +244,9 @@ class Preflight:
         """Whether this rank's part of a step rests on tests; before the first batch nothing does, and nothing need."""
         return self.evidence.isolated or (self.evidence.probes and not self.evidence.sources)
 
-    def conditions(self, trained: set[str], *, earlier: bool) -> list[Condition]:
-        """What the guarantee rests on: `trained` parameters may change, `earlier` steps may have had less tested."""
-        return self.evidence.conditions(agreed=self.agreed, earlier=earlier, changed=self._changed(trained))
+    def conditions(self, *, earlier: bool) -> list[Condition]:
+        """What the guarantee rests on; `earlier` steps may have had less tested."""
+        return self.evidence.conditions(agreed=self.agreed, earlier=earlier, changed=self._changed() | self._lent)
 
     def has_news(self) -> bool:
         """Whether what was seen has changed since this was last asked; more tests do where they are twice as many."""
@@ -223,13 +257,22 @@ class Preflight:
         told, self._told = self._told, (self.evidence, seen, self.agreed)
         return told is None or told[1] != seen
 
-    def _changed(self, trained: set[str]) -> set[str]:
-        """What the model holds that is not as it was at attach, apart from what is trained and what modes say."""
+    def _changed(self, *, values: bool = False) -> set[str]:
+        """What the model holds that is not as it was at attach, apart from what is trained and what modes say.
+
+        Of `values` numbers and tensors alone.
+        """
         if not self._at_attach:
             return set()
         now = digests(contents({"model": self._model}))
         return {
             path
             for path in differing(self._at_attach, now)
-            if path.removeprefix("model.") not in trained and not path.endswith(".training") and not _HOOKS.search(path)
+            if path.removeprefix("model.") not in self._trained and not path.endswith(".training")
+            if not _HOOKS.search(path) and (not values or _is_value(now.get(path)))
         }
+
+
+def _is_value(summary: Any) -> bool:
+    """Whether a path leads to a number, a tensor or an array, of which the summary tells type, shape and content."""
+    return isinstance(summary, (int, float, complex)) or (isinstance(summary, tuple) and len(summary) > 2)
