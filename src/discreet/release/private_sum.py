@@ -22,7 +22,7 @@ from discreet.gradients.engine import UnitGradients
 from discreet.gradients.forms import parts
 from discreet.ledger import SEEDED, Ledger, RunLedger
 from discreet.release.batching import Draw
-from discreet.release.preflight.replay import check_bound, check_rows
+from discreet.release.preflight.exactness import check_bound, check_rows
 from discreet.release.sums import FloatSums, ShardedSums, Sums, WholeSums
 from discreet.stages.denoise import Added
 from discreet.stages.noise.discrete import LARGEST

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader, Dataset
 import discreet
 from discreet import Clip, ConfigError, Gaussian, Mechanism, Plan, Poisson, PrivacyError, attach, fit
 from discreet.release import private as private_module
-from discreet.release.preflight.isolation import _Constant
+from discreet.release.preflight.constant_draws import ConstantDraws
 
 N, D = 48, 6
 
@@ -607,7 +607,7 @@ def test_state_in_objects_of_other_kinds_is_seen(model):
 def test_random_numbers_are_held_constant(draw):
     made = []
     for _ in range(3):
-        with _Constant() as held:
+        with ConstantDraws() as held:
             made.append(draw())
         assert held.all
     assert torch.equal(made[0], made[1])
@@ -615,7 +615,7 @@ def test_random_numbers_are_held_constant(draw):
 
 
 def test_what_has_no_chance_is_not_drawn():
-    with _Constant():
+    with ConstantDraws():
         assert torch.bernoulli(torch.tensor([0.0, 1.0, 0.3])).tolist() == [0.0, 1.0, 1.0]
         assert bool((torch.empty(9).uniform_(2, 3) >= 2).all())
         assert bool((torch.randint(3, 9, (9,)) >= 3).all())

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from discreet.errors import PrivacyError
 from discreet.gradients.engine import Engine, UnitGradients
-from discreet.release.preflight.replay import Recorder, Sketch, check_sums, replay
+from discreet.release.preflight.exactness import Sketch, check_sums
+from discreet.release.preflight.replay import Recorder, replay
 
 
 class FirstBatch:
