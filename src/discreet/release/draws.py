@@ -131,6 +131,22 @@ def same_values(one: Any, two: Any) -> bool:
     return len(parts) == len(others) and all(_equal_leaf(a, b) for a, b in zip(parts, others, strict=True))
 
 
+def checked_draw(drawn: Any, length: int) -> Draw:
+    """A sampler's draw, if it is a set of the data's indices: one that came twice would count twice."""
+    indices = np.asarray(drawn)
+    if indices.ndim == 1 and len(indices) == 0:
+        return np.empty(0, np.intp)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":  # errors do not show a draw, which is secret
+        raise PrivacyError(f"the sampler drew {type(drawn).__name__}, which is no list of indices of the data.")
+    rising = bool((indices[1:] > indices[:-1]).all())  # as most draw: then the first and the last say it all
+    least, most = (indices[0], indices[-1]) if rising else (indices.min(), indices.max())
+    if least < 0 or most >= length:
+        raise PrivacyError("the sampler drew what is no list of indices of the data: one is negative, or too large.")
+    if not rising and len(np.unique(indices)) != len(indices):
+        raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
+    return indices.astype(np.intp)
+
+
 def parts_of(batch: Any) -> list[Any]:
     """What a batch is made of, inside mappings and objects that torch's pytrees do not enter, too."""
     if type(batch) is tuple:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from discreet.errors import ConfigError, PrivacyError
+from discreet.gradients.engine import UnitGradients
 from discreet.stages.plan import Plan
 
 _HELD: "weakref.WeakValueDictionary[int, nn.Parameter]" = weakref.WeakValueDictionary()
@@ -132,3 +133,25 @@ def _problem(module: nn.Module) -> str | None:
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module._parameters.values()):
         return "is not initialised yet (a lazy module); run it once on constants before attaching."
     return None
+
+
+def refuse_unmanaged(gradients: UnitGradients, model: nn.Module, sharded: Mapping[int, str]) -> None:
+    """Raise where the losses reach parameters that no plan covers, or none that one does.
+
+    Args:
+        gradients: what a backward pass found.
+        model: the attached model.
+        sharded: names of the parameters that stand for sharded ones, by identity.
+    """
+    current = {id(p): name for name, p in model.named_parameters()} | dict(sharded)
+    for tensor in gradients.unmanaged_leaves:
+        if id(tensor) in current:
+            raise PrivacyError(
+                f"parameter {current[id(tensor)]!r} was unfrozen, added or replaced after attach, so nothing "
+                "bounds its gradient; detach and attach again."
+            )
+    if not gradients.uses:
+        raise PrivacyError(
+            "the losses come from another model: nothing that the plan is attached to took part in them. Attach "
+            "the model that is trained, and not a copy of it."
+        )

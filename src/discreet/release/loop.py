@@ -87,6 +87,17 @@ class Loop:
         self._open.append(chunk)
         self._opened(chunk, None)
 
+    def pieces(self, chunk: Chunk, size: int) -> Iterator[tuple[Chunk, Any]]:
+        """A chunk a few rows at a time, each read again."""
+        assert self.rows is not None
+        self._engine.known = None
+        for start in range(0, chunk.units, size):
+            piece = chunk.part(start, size)
+            assert piece.indices is not None
+            self.reopen(piece)
+            yield piece, self.rows.batch(piece.indices)
+        chunk.done = True
+
     def done(self, chunk: Chunk) -> None:
         """A chunk's examples are added."""
         chunk.done = True

@@ -1,5 +1,6 @@
 """A loss that the library can call: for a batch, for some of its rows, or for one row in a batch of its own."""
 
+import math
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -8,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from discreet.errors import PrivacyError
 from discreet.release.batching import Collate
 
 LossFn = Callable[[Any], Tensor]
@@ -66,3 +68,28 @@ def without_autocast(devices: Iterable[tuple[str, torch.dtype]]) -> Generator[No
         for device, _ in devices:
             stack.enter_context(torch.autocast(device, enabled=False))
         yield
+
+
+def check_losses(losses: Tensor, rows: int) -> None:
+    """Raise unless there is one loss for each row."""
+    if not isinstance(losses, Tensor) or losses.shape != (rows,) or not losses.is_floating_point():
+        raise PrivacyError(  # without the number of rows: how many were drawn is private
+            f"the losses {_in_words(losses)}; one loss for each row of the batch is needed. Use reduction='none', "
+            "and sum or average over everything but the first dimension."
+        )
+
+
+def _in_words(losses: Any) -> str:
+    """What is wrong with losses, without a size."""
+    if not isinstance(losses, Tensor):
+        return f"are {type(losses).__name__} and no tensor"
+    if not losses.is_floating_point():
+        return f"are {losses.dtype}"
+    if losses.dim() == 1:
+        return "have shape (n,), and n is not the number of rows"
+    return f"have {losses.dim()} dimensions" if losses.dim() else "have shape ()"
+
+
+def finite(losses: Tensor) -> Tensor | None:
+    """Which losses are finite, or None: all of them."""
+    return None if math.isfinite(losses.sum().item()) else losses.isfinite()

@@ -5,7 +5,6 @@ One step, from top to bottom: `batches` draws who takes part and hands their row
 counted, the noise added and `p.grad` assigned. Everything else here is what a step is checked for.
 """
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -14,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor, nn
 
 from discreet._check import check_int
@@ -30,9 +28,9 @@ from discreet.ledger import Ledger
 from discreet.release.batching import Collate
 from discreet.release.chunk_size import ran_out
 from discreet.release.draws import Chunk
-from discreet.release.guards import ParameterGuard, trainable
+from discreet.release.guards import ParameterGuard, refuse_unmanaged, trainable
 from discreet.release.loop import BatchSampler, Loop
-from discreet.release.loss_function import LossFn, LossOfRows, autocast_on, without_autocast
+from discreet.release.loss_function import LossFn, LossOfRows, autocast_on, check_losses, finite, without_autocast
 from discreet.release.microbatches import Microbatches
 from discreet.release.preflight.evidence import Evidence
 from discreet.release.preflight.model_state import Snapshot
@@ -71,6 +69,7 @@ class Private(Session):
         shards = None if sharding is None else sharding.shards
         settings: dict[str, Any] = {"probe": preflight, "seed": seed, "audit": audit, "ranks": ranks, "shards": shards}
         super().__init__(PrivateSum(used, plan, ledger, count=count, **settings))
+        self._sharded_names = {} if sharding is None else {key: name for key, (_, name) in sharding.names.items()}
         self._measure = plan.mechanism.bound.needs == "norms"
         if self._microbatches is not None or not self._aggregate.takes_turns:
             self._engine.endings = (KEEP,)
@@ -193,12 +192,12 @@ class Private(Session):
         since = max(chunk.since, self._loop.since)
         gradients = self._engine.gradients(losses, chunk.units, since=since, probe=probe, measure=self._measure)
         if gradients.unmanaged_leaves:
-            self._refuse_unmanaged(gradients)
+            refuse_unmanaged(gradients, self._model, self._sharded_names)
         if plain is not None:
             self._preflight.compare_sums(gradients, plain)
         if self._engine.fresh:
             self._preflight.test_structure(self._engine, self._loss, chunk, self._clear_gate)
-        sound = _finite(losses.detach())
+        sound = finite(losses.detach())
         if chunk.doubled:
             sound = losses.detach().isfinite()
             sound[1] = False
@@ -290,24 +289,15 @@ class Private(Session):
 
     def _in_pieces(self, loss_fn: LossFn, chunk: Chunk, size: int) -> bool:
         """A chunk a few rows at a time, each read again."""
-        assert self._loop.rows is not None
-        assert chunk.indices is not None
         released = False
-        self._engine.known = None
-        for start in range(0, chunk.units, size):
-            piece = chunk.part(start, size)
-            self._loop.reopen(piece)
-            assert piece.indices is not None
-            released = self._without_autocast(loss_fn(self._loop.rows.batch(piece.indices)), piece)
-        chunk.done = True
+        for piece, batch in self._loop.pieces(chunk, size):
+            released = self._without_autocast(loss_fn(batch), piece)
         return released
 
     def _without_autocast(self, losses: Tensor | None, chunk: Chunk) -> bool:
         """The step with norms and sums in full, wherever this is called."""
         on = autocast_on(self._devices)
-        if not on:
-            return self._step(losses, chunk)
-        with without_autocast(on):
+        with without_autocast(on) if on else _NOTHING:
             return self._step(losses, chunk)
 
     # --- adding ----------------------------------------------------------------------------------------------------
@@ -351,12 +341,12 @@ class Private(Session):
             if before is not None and place:
                 before.restore()
             loss = self._loss.alone(int(number))
-            self._check_losses(loss, 1)
+            check_losses(loss, 1)
             gradients = self._engine.gradients(loss, 1, since=chunk.since, measure=self._measure)
             if gradients.unmanaged_leaves:
-                self._refuse_unmanaged(gradients)
+                refuse_unmanaged(gradients, self._model, self._sharded_names)
             mine = None if chunk.microbatches is None else chunk.microbatches[place : place + 1]
-            self._add_units(gradients, _finite(loss.detach()), mine)
+            self._add_units(gradients, finite(loss.detach()), mine)
         if before is not None and forward:
             before.restore()
 
@@ -368,20 +358,15 @@ class Private(Session):
             self._aggregate.add(gradients, sound)
             return
         assert microbatches is not None
-        with torch.no_grad():
-            finite = torch.stack([squared.isfinite() for squared in gradients.norms().values()]).all(0)
-            finite = finite if sound is None else finite & sound
-            kept = finite.nonzero().squeeze(1)
-            self._microbatches.add(gradients.select(kept), torch.from_numpy(microbatches)[kept.cpu()])
+        self._microbatches.add_sound(gradients, sound, microbatches)
 
     def _chunk_done(self, chunk: Chunk) -> None:
         """A chunk's examples are added; of the last one, the microbatches' means, too."""
         self._loop.done(chunk)
         if chunk.last and self._microbatches is not None:
-            mine = torch.arange(self._ranks.rank, self._microbatches.count, self._ranks.size)
-            means = self._microbatches.gradients()
-            if len(mine):
-                self._aggregate.add(means if self._ranks.alone else means.select(mine))
+            means = self._microbatches.share(self._ranks.rank, self._ranks.size)
+            if means is not None:
+                self._aggregate.add(means)
 
     def _assign(self, name: str, gradient: Tensor) -> None:
         """Have a parameter's private gradient as its `grad`, in its own type."""
@@ -399,7 +384,7 @@ class Private(Session):
     def _check_step(self, losses: Tensor | None, chunk: Chunk) -> None:
         """Raise unless losses and model are as a step needs them; the first chunk begins the sums."""
         if losses is not None:
-            self._check_losses(losses, max(1, chunk.units))
+            check_losses(losses, max(1, chunk.units))
         self._guard.check_parameters()
         self._guard.check_modes()
         versions = [p._version for p in self._parameters.values()]
@@ -414,29 +399,6 @@ class Private(Session):
             self._clear_sums()
             for parameter in self._parameters.values():
                 parameter.grad = None
-
-    def _check_losses(self, losses: Tensor, rows: int) -> None:
-        if not isinstance(losses, Tensor) or losses.shape != (rows,) or not losses.is_floating_point():
-            raise PrivacyError(  # without the number of rows: how many were drawn is private
-                f"the losses {_in_words(losses)}; one loss for each row of the batch is needed. Use reduction='none', "
-                "and sum or average over everything but the first dimension."
-            )
-
-    def _refuse_unmanaged(self, gradients: UnitGradients) -> None:
-        current = {id(p): name for name, p in self._model.named_parameters()}
-        if self._sharding is not None:
-            current |= {key: name for key, (_, name) in self._sharding.names.items()}
-        for tensor in gradients.unmanaged_leaves:
-            if id(tensor) in current:
-                raise PrivacyError(
-                    f"parameter {current[id(tensor)]!r} was unfrozen, added or replaced after attach, so nothing "
-                    "bounds its gradient; detach and attach again."
-                )
-        if not gradients.uses:
-            raise PrivacyError(
-                "the losses come from another model: nothing that the plan is attached to took part in them. Attach "
-                "the model that is trained, and not a copy of it."
-            )
 
     def _clear_gate(self) -> None:
         if self._gate is not None:
@@ -503,22 +465,6 @@ _SINGLY = (
     "each example is taken in a batch of its own from here on, which is exact, and as slow as that: {} Isolation was "
     "tested on this step, and no example was seen to depend on another."
 )
-
-
-def _in_words(losses: Any) -> str:
-    """What is wrong with losses, without a size."""
-    if not isinstance(losses, Tensor):
-        return f"are {type(losses).__name__} and no tensor"
-    if not losses.is_floating_point():
-        return f"are {losses.dtype}"
-    if losses.dim() == 1:
-        return "have shape (n,), and n is not the number of rows"
-    return f"have {losses.dim()} dimensions" if losses.dim() else "have shape ()"
-
-
-def _finite(losses: Tensor) -> Tensor | None:
-    """Which losses are finite, or None: all of them."""
-    return None if math.isfinite(losses.sum().item()) else losses.isfinite()
 
 
 __all__ = ["Private"]
