@@ -41,6 +41,7 @@ class ParameterGuard:
         self._formats = {name: (p.dtype, p.device) for name, p in self._parameters.items()}
         self._norms = [(name, m) for name, m in model.named_modules() if isinstance(m, _NormBase)]
         self.held = True
+        self._versions: list[int] = []  # of the parameters, when the open batch began
         _HELD.update({id(p): p for p in self._parameters.values()})
         self._guards = [p.register_post_accumulate_grad_hook(_refuse_plain) for p in used.values()]
 
@@ -57,6 +58,14 @@ class ParameterGuard:
                 raise PrivacyError(f"parameter {name!r} was {what} after attach; detach and attach again.")
             if bool(parameter._backward_hooks):
                 _check_hooks(name, parameter)
+
+    def note_versions(self) -> None:
+        """A batch begins: parameters are to stay as they are until it is released."""
+        self._versions = [p._version for p in self._parameters.values()]
+
+    def written_to(self) -> bool:
+        """Whether a parameter has been written to since."""
+        return self._versions != [p._version for p in self._parameters.values()]
 
     def check_modes(self) -> None:
         """Raise if a normalisation has begun to keep or use statistics of the data."""

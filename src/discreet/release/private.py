@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from discreet._check import check_int
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.fsdp import Sharding
-from discreet.distributed.ranks import ALONE, Ranks, fingerprint
+from discreet.distributed.ranks import ALONE, Ranks
 from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients import Engine
 from discreet.gradients.engine import UnitGradients
@@ -83,7 +83,6 @@ class Private(Session):
         self._fits: int | None = None  # rows that fit into memory, once more did not
         self._loss: LossOfRows | None = None  # of the open batch, where the library can call it
         self._singly = False  # whether rows are taken one at a time, as nothing tells them apart in a batch
-        self._versions: list[int] = []  # of the parameters, when the open batch began
         sharded = self._passes is not None
         testable = not sharded and self._gate is None
         self._preflight = Preflight(
@@ -162,13 +161,18 @@ class Private(Session):
         if self._ranks.alone and self._sharding is None:
             self._take(losses, chunk)
         else:
-            with self._ranks.reported(), self._sharding_opened(losses):
+            gathered = _NOTHING if self._sharding is None or losses is None else self._sharding.opened(losses)
+            with self._ranks.reported(), gathered:  # sharded parameters, as they are needed
                 self._take(losses, chunk)
         if not chunk.last:
             if self._sharding is not None:  # or a rank would wait in the next forward pass
                 self._ranks.exchange(f"the next chunk of step {chunk.step}")
             return False
-        self._agree()
+        try:
+            self._preflight.agree(f"release of step {self.released} in loop {self._loop.count}", self._parameters)
+        except BaseException:
+            self._loop.begin()
+            raise
         notes = {} if self._preflight.agreed else {"unprobed": True}
         released = self._aggregate.release(self._rests_on(), **notes)
         for name, gradient in released.items():
@@ -242,8 +246,6 @@ class Private(Session):
             self._gate.clear()
         self._preflight.handed_out(chunk, batch)
 
-    # --- losses ----------------------------------------------------------------------------------------------------
-
     def backward_of(self, losses: Tensor, loss_fn: LossFn, batch: Any) -> bool:
         """`backward` where another loop has computed the losses of the batch already, with this function."""
         self._check_attached()
@@ -299,8 +301,6 @@ class Private(Session):
         on = autocast_on(self._devices)
         with without_autocast(on) if on else _NOTHING:
             return self._step(losses, chunk)
-
-    # --- adding ----------------------------------------------------------------------------------------------------
 
     def _add(self, losses: Tensor | None, chunk: Chunk) -> None:
         """Add a chunk's examples in the way its model allows; where that fails, the whole batch is given up."""
@@ -387,15 +387,15 @@ class Private(Session):
             check_losses(losses, max(1, chunk.units))
         self._guard.check_parameters()
         self._guard.check_modes()
-        versions = [p._version for p in self._parameters.values()]
-        if not chunk.first and versions != self._versions:
+        if chunk.first:
+            self._guard.note_versions()
+        elif self._guard.written_to():
             self._loop.begin()
             raise PrivacyError(
                 "the model's parameters changed between two chunks of one batch; step the optimizer only when "
                 "private.backward(losses) returns True. Nothing was released."
             )
         if chunk.first:
-            self._versions = versions
             self._clear_sums()
             for parameter in self._parameters.values():
                 parameter.grad = None
@@ -403,24 +403,6 @@ class Private(Session):
     def _clear_gate(self) -> None:
         if self._gate is not None:
             self._gate.clear()
-
-    def _sharding_opened(self, losses: Tensor | None) -> AbstractContextManager[None]:
-        """Sharded parameters are gathered in here, as they are needed."""
-        return _NOTHING if self._sharding is None or losses is None else self._sharding.opened(losses)
-
-    def _agree(self) -> None:
-        """Before anything is counted: all ranks have summed this step, with the same parameters."""
-        mine = self._preflight.mine
-        if self._ranks.alone:
-            self._preflight.agreed = mine
-            return
-        try:
-            place = f"release of step {self.released} in loop {self._loop.count}"
-            said = self._ranks.agree(place, {"parameters": fingerprint(self._parameters)}, mine)
-        except BaseException:
-            self._loop.begin()
-            raise
-        self._preflight.agreed = all(said)
 
     # --- what is proven, and the end -----------------------------------------------------------------------------
 

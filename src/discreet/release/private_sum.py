@@ -427,8 +427,6 @@ class PrivateSum:
         """Let others open the ledger. The guarantee of what was released can still be read."""
         self._ledger.close()
 
-    # --- before anything is counted ------------------------------------------------------------------------------
-
     def _check_budget(self) -> None:
         limit = self.plan.epsilon
         if limit is None:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from torch import Tensor, nn
 
 from discreet.accounting.guarantee import Condition
-from discreet.distributed.ranks import Ranks
+from discreet.distributed.ranks import Ranks, fingerprint
 from discreet.gradients.engine import Engine, UnitGradients
 from discreet.release.draws import Chunk, parts_of, same_values
 from discreet.release.guards import trainable
@@ -239,10 +239,16 @@ class Preflight:
 
     # --- what it comes to --------------------------------------------------------------------------------------------
 
-    @property
-    def mine(self) -> bool:
-        """Whether this rank's part of a step rests on tests; before the first batch nothing does, and nothing need."""
-        return self.evidence.isolated or (self.evidence.probes and not self.evidence.sources)
+    def agree(self, place: str, parameters: Mapping[str, nn.Parameter]) -> None:
+        """Before anything is counted: all ranks have summed this step, with the same parameters; and what they tested.
+
+        A rank that has seen no batch yet has nothing to test.
+        """
+        mine = self.evidence.isolated or (self.evidence.probes and not self.evidence.sources)
+        if self._ranks.alone:
+            self.agreed = mine
+        else:
+            self.agreed = all(self._ranks.agree(place, {"parameters": fingerprint(parameters)}, mine))
 
     def conditions(self, *, earlier: bool) -> list[Condition]:
         """What the guarantee rests on; `earlier` steps may have had less tested."""
