@@ -447,6 +447,3 @@ _SINGLY = (
     "each example is taken in a batch of its own from here on, which is exact, and as slow as that: {} Isolation was "
     "tested on this step, and no example was seen to depend on another."
 )
-
-
-__all__ = ["Private"]
