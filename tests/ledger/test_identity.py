@@ -5,8 +5,8 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from test_run import Killed, config, contents, killed, stopping, table  # noqa: F401 (a fixture)
-from test_verification import DATA, LAYOUT, capped, counted, plan
+from small_ledgers import DATA, LAYOUT, capped, counted, plan
+from small_runs import Killed, config, contents, killed, stopping
 from torch import nn
 from torch.nn import functional as F
 from typer.testing import CliRunner
@@ -40,7 +40,7 @@ def lines(path):
 # --- a name ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_name_is_in_the_folder_before_the_ledger_has_it_and_in_every_line(table, tmp_path, monkeypatch):  # noqa: F811
+def test_the_name_is_in_the_folder_before_the_ledger_has_it_and_in_every_line(table, tmp_path, monkeypatch):
     seen = []
     original = RunLedger.__init__
 
@@ -56,7 +56,7 @@ def test_the_name_is_in_the_folder_before_the_ledger_has_it_and_in_every_line(ta
     assert named(tmp_path / "a") != named(tmp_path / "b")
 
 
-def test_equal_plans_in_one_data_sets_ledger_are_different_runs_whichever_is_killed(table, tmp_path):  # noqa: F811
+def test_equal_plans_in_one_data_sets_ledger_are_different_runs_whichever_is_killed(table, tmp_path):
     """Killed after the first line and before the folder knows of it, one after the other, and both continued."""
     made = config(table, run=shared(tmp_path))
     for name in ("a", "b"):
@@ -72,7 +72,7 @@ def test_equal_plans_in_one_data_sets_ledger_are_different_runs_whichever_is_kil
     assert steps == {"a": list(range(2, 9)), "b": list(range(2, 9))}
 
 
-def test_a_folder_that_lost_its_name_is_not_taken_for_another_run(table, tmp_path):  # noqa: F811
+def test_a_folder_that_lost_its_name_is_not_taken_for_another_run(table, tmp_path):
     made = config(table, run=shared(tmp_path))
     train(made, tmp_path / "a", stopping(2))
     (tmp_path / "a" / "run.json").unlink()
@@ -80,7 +80,7 @@ def test_a_folder_that_lost_its_name_is_not_taken_for_another_run(table, tmp_pat
         resume(tmp_path / "a")
 
 
-def test_another_runs_name_or_ledger_in_a_folder_is_refused(table, tmp_path):  # noqa: F811
+def test_another_runs_name_or_ledger_in_a_folder_is_refused(table, tmp_path):
     for name in ("a", "b"):
         train(config(table), tmp_path / name, stopping(2))
     shutil.copy(tmp_path / "b" / "run.json", tmp_path / "a" / "run.json")
@@ -88,7 +88,7 @@ def test_another_runs_name_or_ledger_in_a_folder_is_refused(table, tmp_path):  #
         resume(tmp_path / "a")
 
 
-def test_a_folder_whose_run_is_not_in_the_ledger_it_names_does_not_hold(table, tmp_path):  # noqa: F811
+def test_a_folder_whose_run_is_not_in_the_ledger_it_names_does_not_hold(table, tmp_path):
     train(config(table, run=shared(tmp_path)), tmp_path / "a", stopping(2))
     (tmp_path / "all.jsonl").unlink()
     train(config(table, run=shared(tmp_path)), tmp_path / "b", stopping(2))
@@ -100,7 +100,7 @@ def test_a_folder_whose_run_is_not_in_the_ledger_it_names_does_not_hold(table, t
         resume(tmp_path / "a")
 
 
-def test_a_refused_run_takes_nothing_of_a_data_sets_cap(table, tmp_path):  # noqa: F811
+def test_a_refused_run_takes_nothing_of_a_data_sets_cap(table, tmp_path):
     one = config(table).plan(64).guarantee().epsilon
     made = config(table, run=shared(tmp_path, dataset_epsilon=1.2 * one), model={"name": "test_runs:mixing"})
     with pytest.raises(PrivacyError):
@@ -113,7 +113,7 @@ def test_a_refused_run_takes_nothing_of_a_data_sets_cap(table, tmp_path):  # noq
 # --- copies ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_copied_folder_is_noticed_where_the_ledger_is_shared(table, tmp_path):  # noqa: F811
+def test_a_copied_folder_is_noticed_where_the_ledger_is_shared(table, tmp_path):
     train(config(table, run=shared(tmp_path)), tmp_path / "a", stopping(2))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     resume(tmp_path / "a", stopping(1))
@@ -127,7 +127,7 @@ def test_a_copied_folder_is_noticed_where_the_ledger_is_shared(table, tmp_path):
     assert released(tmp_path / "all.jsonl") == [8]
 
 
-def test_a_copied_folder_with_a_ledger_of_its_own_shows_when_both_are_verified(table, tmp_path):  # noqa: F811
+def test_a_copied_folder_with_a_ledger_of_its_own_shows_when_both_are_verified(table, tmp_path):
     train(config(table), tmp_path / "a", stopping(3))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     places = [str(tmp_path / name) for name in ("a", "b")]
@@ -184,7 +184,7 @@ def test_a_ledger_of_an_earlier_version_is_read_and_says_so(tmp_path):
     assert RunLedger(Ledger(tmp_path / "ledger.jsonl"), plan(), LAYOUT).released == 3
 
 
-def test_a_folder_of_an_earlier_version_is_continued_by_its_plan(table, tmp_path):  # noqa: F811
+def test_a_folder_of_an_earlier_version_is_continued_by_its_plan(table, tmp_path):
     train(config(table, run=shared(tmp_path)), tmp_path / "a", stopping(2))
     as_before(tmp_path / "all.jsonl")
     for name in ("run.json", "checkpoint", ".begun"):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_runs import CLASSES, ROWS, SIZE, Killed, config, contents, killed, stopping, table_at
 from torch import nn
 
 from discreet import BudgetExhausted, ConfigError, Plan, PrivacyError, verify
@@ -16,47 +17,10 @@ from discreet.runs.config import from_dict, load, merged
 from discreet.report import read
 from discreet.runs.run import Watch, make_optimizer, make_schedule, read_end, resume, train
 
-ROWS, SIZE, CLASSES = 80, 5, 3  # 64 to train on
-
-
-@pytest.fixture
-def table(tmp_path):
-    return table_at(tmp_path)
-
-
-def table_at(folder):
-    draw = np.random.default_rng(0)
-    y = draw.integers(CLASSES, size=ROWS)
-    x = draw.normal(size=(ROWS, SIZE)).astype("f4") + 3 * np.eye(SIZE, dtype="f4")[y]
-    path = folder / "clouds.npz"
-    np.savez(path, x=x, y=y)
-    return path
-
-
-def config(table, **sections):
-    values = {
-        "data": {"name": str(table)},
-        "model": {"name": "linear"},
-        "budget": {"noise": 2.0, "steps": 8, "batch_size": 16},
-        "run": {"checkpoint_every": 0.0},
-    }
-    for name, section in sections.items():
-        values[name] = values.get(name, {}) | section
-    return from_dict(values)
-
-
-def contents(folder):
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
 
 
 def lines(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def stopping(after):
-    """A watch that stops a run after so many steps."""
-    steps = []
-    return Watch(step=steps.append, stop=lambda: len(steps) >= after)
 
 
 # --- a run from its beginning to its end -----------------------------------------------------------------------------
@@ -135,18 +99,6 @@ def test_a_stopped_run_is_continued_to_its_end(table, tmp_path):
     assert second.guarantee.epsilon == first.guarantee.epsilon  # the plan was declared whole
     assert [line["step"] for line in lines(tmp_path / "a")] == [3, 4, 8]
     assert read(tmp_path / "a").holds
-
-
-class Killed(BaseException):
-    """Stands for the end of a process: nothing may catch it."""
-
-
-def killed(at):
-    def die(step):
-        if step == at:
-            raise Killed
-
-    return Watch(step=die)
 
 
 @pytest.mark.parametrize("at", [1, 5, 8])
