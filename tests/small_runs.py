@@ -1,6 +1,8 @@
-"""Runs on a small table in a file: their configuration, and watches that stop or kill them."""
+"""Small runs: a table in a file, data and models for a config to name, and watches that stop or kill them."""
 
 import numpy as np
+import torch
+from torch import nn
 
 from discreet.runs.config import from_dict
 from discreet.runs.run import Watch
@@ -49,3 +51,44 @@ def killed(at):
             raise Killed
 
     return Watch(step=die)
+
+
+def clouds(rows, pixels=0):
+    """Data for a config to name."""
+    torch.manual_seed(0)
+    shape = (1, pixels, pixels) if pixels else (SIZE,)
+    return torch.randn(rows, *shape), torch.arange(rows) % CLASSES
+
+
+def numbers(rows):
+    x = torch.randn(rows, SIZE)
+    return x, x.sum(1)
+
+
+def narrow(shape, outputs, width=4):
+    """A model for a config to name."""
+    return nn.Sequential(nn.Linear(*shape, width), nn.ReLU(), nn.Linear(width, outputs))
+
+
+def tied(shape, outputs):
+    """Two layers with the same weight."""
+    first, second = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
+    second.weight = first.weight
+    return nn.Sequential(first, nn.Tanh(), second, nn.Linear(SIZE, outputs))
+
+
+def wide(shape, outputs):
+    return nn.Linear(SIZE + 1, outputs)
+
+
+def few(shape, outputs):
+    return nn.Linear(SIZE, outputs - 1)
+
+
+class Mixing(nn.Linear):
+    def forward(self, x):
+        return super().forward(x - x.detach().mean(0))
+
+
+def mixing(shape, outputs):
+    return Mixing(SIZE, outputs)

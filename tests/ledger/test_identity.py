@@ -102,7 +102,7 @@ def test_a_folder_whose_run_is_not_in_the_ledger_it_names_does_not_hold(table, t
 
 def test_a_refused_run_takes_nothing_of_a_data_sets_cap(table, tmp_path):
     one = config(table).plan(64).guarantee().epsilon
-    made = config(table, run=shared(tmp_path, dataset_epsilon=1.2 * one), model={"name": "test_runs:mixing"})
+    made = config(table, run=shared(tmp_path, dataset_epsilon=1.2 * one), model={"name": "small_runs:mixing"})
     with pytest.raises(PrivacyError):
         train(made, tmp_path / "a")
     assert not (tmp_path / "a").exists()

@@ -219,7 +219,7 @@ def test_one_process_at_a_time_has_a_folder(table, tmp_path):
         {"budget": {"batch_size": 1000}},
         {"augmentation": {"flip": True}},
         {"method": {"settings": {"norm": -1.0}}},
-        {"model": {"name": "test_runs:mixing"}},
+        {"model": {"name": "small_runs:mixing"}},
     ],
 )
 def test_what_is_refused_before_the_first_release_leaves_nothing(table, tmp_path, sections):
@@ -389,52 +389,11 @@ def test_without_noise_nothing_is_proven_and_the_run_says_so(table, tmp_path):
 # --- data and models of one's own ------------------------------------------------------------------------------------
 
 
-def clouds(rows, pixels=0):
-    """Data for a config to name."""
-    torch.manual_seed(0)
-    shape = (1, pixels, pixels) if pixels else (SIZE,)
-    return torch.randn(rows, *shape), torch.arange(rows) % CLASSES
-
-
-def numbers(rows):
-    x = torch.randn(rows, SIZE)
-    return x, x.sum(1)
-
-
-def narrow(shape, outputs, width=4):
-    """A model for a config to name."""
-    return nn.Sequential(nn.Linear(*shape, width), nn.ReLU(), nn.Linear(width, outputs))
-
-
-def tied(shape, outputs):
-    """Two layers with the same weight."""
-    first, second = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
-    second.weight = first.weight
-    return nn.Sequential(first, nn.Tanh(), second, nn.Linear(SIZE, outputs))
-
-
-def wide(shape, outputs):
-    return nn.Linear(SIZE + 1, outputs)
-
-
-def few(shape, outputs):
-    return nn.Linear(SIZE, outputs - 1)
-
-
-class Mixing(nn.Linear):
-    def forward(self, x):
-        return super().forward(x - x.detach().mean(0))
-
-
-def mixing(shape, outputs):
-    return Mixing(SIZE, outputs)
-
-
 def test_functions_of_ones_own_make_data_and_model(tmp_path):
     made = config(
-        "test_runs:clouds",
+        "small_runs:clouds",
         data={"settings": {"rows": 50}, "test_fraction": 0.0},
-        model={"name": "test_runs:narrow", "settings": {"width": 7}},
+        model={"name": "small_runs:narrow", "settings": {"width": 7}},
     )
     train(made, tmp_path / "a", stopping(2))
     outcome = resume(tmp_path / "a")
@@ -444,25 +403,25 @@ def test_functions_of_ones_own_make_data_and_model(tmp_path):
 
 
 def test_numbers_are_predicted(tmp_path):
-    outcome = train(config("test_runs:numbers", data={"settings": {"rows": 50}}), tmp_path / "a")
+    outcome = train(config("small_runs:numbers", data={"settings": {"rows": 50}}), tmp_path / "a")
     assert outcome.finished
     assert outcome.accuracy is None
     assert lines(tmp_path / "a")[-1]["loss"] > 0
 
 
 def test_tied_weights_are_saved(table, tmp_path):
-    assert train(config(table, model={"name": "test_runs:tied"}), tmp_path / "a").finished
+    assert train(config(table, model={"name": "small_runs:tied"}), tmp_path / "a").finished
     saved = load_file(tmp_path / "a" / "model.safetensors")
     assert torch.equal(saved["0.weight"], saved["2.weight"])
 
 
 def test_images_are_augmented(tmp_path):
     data = {"settings": {"rows": 50, "pixels": 6}}
-    made = config("test_runs:clouds", data=data, augmentation={"copies": 3, "flip": True, "shift": 1})
+    made = config("small_runs:clouds", data=data, augmentation={"copies": 3, "flip": True, "shift": 1})
     assert train(made, tmp_path / "a").finished
 
 
-@pytest.mark.parametrize("name", ["test_runs:wide", "test_runs:few"])
+@pytest.mark.parametrize("name", ["small_runs:wide", "small_runs:few"])
 def test_a_model_that_does_not_fit_the_data_is_refused_before_anything_is_counted(table, tmp_path, name):
     with pytest.raises(ConfigError, match="the model"):
         train(config(table, model={"name": name}), tmp_path / "a")
