@@ -11,7 +11,12 @@ import discreet
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-SAID = [*(ROOT / "src").rglob("*.py"), *(ROOT / "docs").rglob("*.md"), ROOT / "README.md", *(ROOT / "tests").rglob("*.py")]
+SAID = [
+    *(ROOT / "src").rglob("*.py"),
+    *(ROOT / "docs").rglob("*.md"),
+    ROOT / "README.md",
+    *(ROOT / "tests").rglob("*.py"),
+]
 
 
 def test_the_version_is_in_one_place():

@@ -17,7 +17,7 @@ def script(monkeypatch):
 
 def test_a_form_without_a_bound_is_refuted_and_the_sound_one_is_not(script, monkeypatch):
     """Two tests at level 5e-5 may fail the sound form: a chance of 1e-4. The other is far off."""
-    monkeypatch.setattr(script, "GAMES", 400)
+    monkeypatch.setattr(script, "GAMES", 600)
     monkeypatch.setattr(script, "LEVEL", 5e-5)
     published, sound = script.tanh()
     assert published.curve

@@ -3,20 +3,18 @@ import math
 import tomllib
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import CLASSES, ROWS, SIZE, Killed, config, contents, killed, stopping, table_at
+from small_runs import SIZE, Killed, config, contents, killed, stopping
 from torch import nn
 
 from discreet import BudgetExhausted, ConfigError, Plan, PrivacyError, verify
-from discreet.runs import run as runs
 from discreet.accounting.guarantee import Guarantee
-from discreet.runs.config import from_dict, load, merged
 from discreet.report import read
+from discreet.runs import run as runs
+from discreet.runs.config import from_dict, load, merged
 from discreet.runs.run import Watch, make_optimizer, make_schedule, read_end, resume, train
-
 
 
 def lines(folder):
