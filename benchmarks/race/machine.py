@@ -78,3 +78,10 @@ def sentence(found: dict[str, Any]) -> str:
     """Machine, date, versions and command in one line, to stand beside figures."""
     have = ", ".join(f"{name} {number}" for name, number in found["versions"].items() if number != "not installed")
     return f"{found['date']}, {found['machine']}; {have}; `{found['command']}`."
+
+
+def summary(found: dict[str, Any]) -> str:
+    """Date, machine and the versions that decide most, where the commands stand elsewhere."""
+    return (
+        f"{found['date']}, {found['machine']}, torch {found['versions']['torch']}, opacus {found['versions']['opacus']}"
+    )
