@@ -70,10 +70,8 @@ def overview(*several: dict[str, Any]) -> str:
         for (model, count), group in tables.grouped(found["results"]).items():
             if count == threads:
                 lines[model] = machine.summary(found["about"]), _short_line(model, group)
-    table = tables.markdown(
-        ["model, batch", *SHORT, "MiB of SGD", *(f"of {name}" for name in SHORT[:2])],
-        [line for _, line in lines.values()],
-    )
+    head = ["model, batch", *SHORT, "MiB of SGD", *(f"of {name}" for name in SHORT[:2])]
+    table = tables.markdown(head, [line for _, line in lines.values()])
     return f"{table}\n\n{'; '.join(dict.fromkeys(about for about, _ in lines.values()))}."
 
 

@@ -112,9 +112,9 @@ def test_the_picture_of_the_walk_is_what_its_script_draws():
     assert (ROOT / "docs" / "assets" / "walk.svg").read_text() == script["picture"]()
 
 
-def test_the_first_two_screens_of_readme_have_no_command_of_a_benchmark():
+def test_readme_is_short_and_has_no_command_of_a_benchmark():
     lines = (ROOT / "README.md").read_text().splitlines()
-    assert max(map(len, lines)) <= 140
+    assert max(map(len, lines)) <= 150
     assert len(lines) <= 130
 
 

@@ -82,6 +82,5 @@ def sentence(found: dict[str, Any]) -> str:
 
 def summary(found: dict[str, Any]) -> str:
     """Date, machine and the versions that decide most, where the commands stand elsewhere."""
-    return (
-        f"{found['date']}, {found['machine']}, torch {found['versions']['torch']}, opacus {found['versions']['opacus']}"
-    )
+    versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("torch", "opacus"))
+    return f"{found['date']}, {found['machine']}, {versions}"

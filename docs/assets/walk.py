@@ -1,10 +1,11 @@
 """Draw the walk of one private step: python docs/assets/walk.py writes walk.svg beside this file.
 
-Every mark is where a small computation puts it: the gradients are drawn, clipped, added and noised by the numbers below.
+Every mark is where a small computation puts it: gradients are drawn, clipped, added and noised by the numbers below.
 """
 
 import math
 import random
+from itertools import pairwise
 from pathlib import Path
 
 WIDTH, HEIGHT, TOP, BOX, SIDE, GAP = 1080, 390, 52, 150, 150, 24
@@ -48,8 +49,8 @@ def arrow(x: float, y: float, dx: float, dy: float, colour: str = HUE, width: fl
     tip, base = (x + dx, y + dy), (x + dx - head * ux, y + dy - head * uy)
     left, right = ((base[0] + s * 0.5 * head * -uy, base[1] + s * 0.5 * head * ux) for s in (1, -1))
     points = " ".join(f"{a:.1f},{b:.1f}" for a, b in (tip, left, right))
-    line = f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{base[0]:.1f}" y2="{base[1]:.1f}" stroke="{colour}" stroke-width="{width}"/>'
-    return f'{line}<polygon points="{points}" fill="{colour}"/>'
+    line = f'<line x1="{x:.1f}" y1="{y:.1f}" x2="{base[0]:.1f}" y2="{base[1]:.1f}"'
+    return f'{line} stroke="{colour}" stroke-width="{width}"/><polygon points="{points}" fill="{colour}"/>'
 
 
 def circle(x: float, y: float, r: float, style: str) -> str:
@@ -89,7 +90,7 @@ def pictures(x: list[float], y: float) -> list[str]:
         ring = f'fill="none" stroke="{LINE}" stroke-width="1.5"'
         parts.append(f'<ellipse cx="{x[5] + 8:.1f}" cy="{y + 4:.1f}" rx="{r}" ry="{0.72 * r:.1f}" {ring}/>')
     path = [(-46, -44), (-34, -16), (-12, -24), (-8, 2), (8, 4)]
-    for (a, b), (c, d) in zip(path, path[1:], strict=False):
+    for (a, b), (c, d) in pairwise(path):
         parts.append(arrow(x[5] + a, y + b, c - a, d - b, width=2.2))
     return parts
 
@@ -133,7 +134,7 @@ def picture() -> str:
     parts += [box(lefts[0], base, 186, 44), text(lefts[0] + 93, base + 19, "plan", 13, INK, 600)]
     parts.append(text(lefts[0] + 93, base + 35, "all of it, as one value", 11, SOFT))
     parts.append(text(lefts[0] + 93, base + 64, "solved before data is touched", 12, SOFT))
-    title = "One private step: sampling, gradients, bound, sum, noise, optimizer; the ledger counts it before the noise is drawn"
+    title = "One private step: sampling, gradients, bound, sum, noise, optimizer; counted before the noise is drawn"
     font = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
     head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" font-family="{font}">'
     return "\n".join([head, f"<title>{title}</title>", *parts, "</svg>", ""])
