@@ -15,7 +15,7 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from faults import DEATHS, ERRORS, Disk, live
+from disk_faults import DEATHS, ERRORS, Disk, live
 from kinds_of_run import KINDS, STEPS, Kind, warm
 
 from discreet import _storage as storage

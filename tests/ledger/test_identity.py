@@ -7,8 +7,8 @@ import shutil
 from dataclasses import replace
 
 import pytest
-from test_run import Killed, config, contents, killed, stopping, table  # noqa: F401 (a fixture)
-from test_verification import DATA, LAYOUT, capped, counted, plan
+from small_ledgers import DATA, LAYOUT, capped, counted, plan
+from small_runs import Killed, config, contents, killed, stopping
 from torch import nn
 from torch.nn import functional as F
 from typer.testing import CliRunner
@@ -43,7 +43,7 @@ def lines(path):
 # --- a name ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_name_is_in_the_folder_before_the_ledger_has_it_and_in_every_line(table, tmp_path, monkeypatch):  # noqa: F811
+def test_the_name_is_in_the_folder_before_the_ledger_has_it_and_in_every_line(table, tmp_path, monkeypatch):
     seen = []
     original = RunLedger.__init__
 
@@ -59,7 +59,7 @@ def test_the_name_is_in_the_folder_before_the_ledger_has_it_and_in_every_line(ta
     assert named(tmp_path / "a") != named(tmp_path / "b")
 
 
-def test_equal_plans_in_one_data_sets_ledger_are_different_runs_whichever_is_killed(table, tmp_path):  # noqa: F811
+def test_equal_plans_in_one_data_sets_ledger_are_different_runs_whichever_is_killed(table, tmp_path):
     """Killed after the first line and before the folder knows of it, one after the other, and both continued."""
     made = config(table, run=shared(tmp_path))
     for name in ("a", "b"):
@@ -76,7 +76,7 @@ def test_equal_plans_in_one_data_sets_ledger_are_different_runs_whichever_is_kil
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.EIO])
-def test_a_run_whose_own_lock_fails_is_refused_by_name(table, tmp_path, monkeypatch, number):  # noqa: F811
+def test_a_run_whose_own_lock_fails_is_refused_by_name(table, tmp_path, monkeypatch, number):
     train(config(table, run=shared(tmp_path)), tmp_path / "a", stopping(2))
     take = storage.Lock._take
 
@@ -95,7 +95,7 @@ def test_a_run_whose_own_lock_fails_is_refused_by_name(table, tmp_path, monkeypa
     assert resume(tmp_path / "a").finished
 
 
-def test_a_folder_that_lost_its_name_is_not_taken_for_another_run(table, tmp_path):  # noqa: F811
+def test_a_folder_that_lost_its_name_is_not_taken_for_another_run(table, tmp_path):
     made = config(table, run=shared(tmp_path))
     train(made, tmp_path / "a", stopping(2))
     (tmp_path / "a" / "run.json").unlink()
@@ -103,7 +103,7 @@ def test_a_folder_that_lost_its_name_is_not_taken_for_another_run(table, tmp_pat
         resume(tmp_path / "a")
 
 
-def test_another_runs_name_or_ledger_in_a_folder_is_refused(table, tmp_path):  # noqa: F811
+def test_another_runs_name_or_ledger_in_a_folder_is_refused(table, tmp_path):
     for name in ("a", "b"):
         train(config(table), tmp_path / name, stopping(2))
     shutil.copy(tmp_path / "b" / "run.json", tmp_path / "a" / "run.json")
@@ -111,7 +111,7 @@ def test_another_runs_name_or_ledger_in_a_folder_is_refused(table, tmp_path):  #
         resume(tmp_path / "a")
 
 
-def test_a_folder_whose_run_is_not_in_the_ledger_it_names_does_not_hold(table, tmp_path):  # noqa: F811
+def test_a_folder_whose_run_is_not_in_the_ledger_it_names_does_not_hold(table, tmp_path):
     train(config(table, run=shared(tmp_path)), tmp_path / "a", stopping(2))
     (tmp_path / "all.jsonl").unlink()
     train(config(table, run=shared(tmp_path)), tmp_path / "b", stopping(2))
@@ -127,7 +127,7 @@ def test_a_folder_whose_run_is_not_in_the_ledger_it_names_does_not_hold(table, t
     assert [run.run for run in verify(tmp_path / "all.jsonl").runs] == [named(tmp_path / "b")]
 
 
-def test_a_ledger_that_was_moved_is_not_begun_anew_where_it_was(table, tmp_path):  # noqa: F811
+def test_a_ledger_that_was_moved_is_not_begun_anew_where_it_was(table, tmp_path):
     (tmp_path / "here").mkdir()
     train(config(table, run=shared(tmp_path / "here")), tmp_path / "a", stopping(2))
     (tmp_path / "here").rename(tmp_path / "there")
@@ -137,9 +137,9 @@ def test_a_ledger_that_was_moved_is_not_begun_anew_where_it_was(table, tmp_path)
     assert runner.invoke(app, ["verify", str(tmp_path / "a")]).exit_code != 0
 
 
-def test_a_refused_run_takes_nothing_of_a_data_sets_cap(table, tmp_path):  # noqa: F811
+def test_a_refused_run_takes_nothing_of_a_data_sets_cap(table, tmp_path):
     one = config(table).plan(64).guarantee().epsilon
-    made = config(table, run=shared(tmp_path, dataset_epsilon=1.2 * one), model={"name": "test_run:mixing"})
+    made = config(table, run=shared(tmp_path, dataset_epsilon=1.2 * one), model={"name": "small_runs:mixing"})
     with pytest.raises(PrivacyError):
         train(made, tmp_path / "a")
     assert not (tmp_path / "a").exists()
@@ -150,7 +150,7 @@ def test_a_refused_run_takes_nothing_of_a_data_sets_cap(table, tmp_path):  # noq
 # --- copies ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_copied_folder_is_noticed_where_the_ledger_is_shared(table, tmp_path):  # noqa: F811
+def test_a_copied_folder_is_noticed_where_the_ledger_is_shared(table, tmp_path):
     train(config(table, run=shared(tmp_path)), tmp_path / "a", stopping(2))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     resume(tmp_path / "a", stopping(1))
@@ -164,7 +164,7 @@ def test_a_copied_folder_is_noticed_where_the_ledger_is_shared(table, tmp_path):
     assert released(tmp_path / "all.jsonl") == [8]
 
 
-def test_a_copied_folder_with_a_ledger_of_its_own_shows_when_both_are_verified(table, tmp_path):  # noqa: F811
+def test_a_copied_folder_with_a_ledger_of_its_own_shows_when_both_are_verified(table, tmp_path):
     train(config(table), tmp_path / "a", stopping(3))
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     places = [str(tmp_path / name) for name in ("a", "b")]
@@ -184,7 +184,7 @@ def test_a_copied_folder_with_a_ledger_of_its_own_shows_when_both_are_verified(t
     assert runner.invoke(app, ["verify", places[0]]).exit_code == 0
 
 
-def test_a_copied_ledger_of_a_data_set_that_counted_other_runs_since_shows_as_what_it_is(table, tmp_path):  # noqa: F811
+def test_a_copied_ledger_of_a_data_set_that_counted_other_runs_since_shows_as_what_it_is(table, tmp_path):
     for name in ("first", "second"):
         train(config(table, run=shared(tmp_path)), tmp_path / name)
     shutil.copy(tmp_path / "all.jsonl", tmp_path / "copy.jsonl")
@@ -197,7 +197,7 @@ def test_a_copied_ledger_of_a_data_set_that_counted_other_runs_since_shows_as_wh
     assert "folder" not in str(fork)
 
 
-def test_a_run_that_was_only_closed_twice_is_no_fork(table, tmp_path):  # noqa: F811
+def test_a_run_that_was_only_closed_twice_is_no_fork(table, tmp_path):
     train(config(table), tmp_path / "a")
     shutil.copytree(tmp_path / "a", tmp_path / "b")
     ledger = tmp_path / "b" / "ledger.jsonl"
@@ -248,7 +248,7 @@ def test_a_ledger_of_an_earlier_version_is_read_and_says_so(tmp_path):
     assert RunLedger(Ledger(tmp_path / "ledger.jsonl"), plan(), LAYOUT).released == 3
 
 
-def test_a_folder_of_an_earlier_version_is_continued_by_its_plan(table, tmp_path):  # noqa: F811
+def test_a_folder_of_an_earlier_version_is_continued_by_its_plan(table, tmp_path):
     train(config(table, run=shared(tmp_path)), tmp_path / "a", stopping(2))
     as_before(tmp_path / "all.jsonl")
     for name in ("run.json", "checkpoint", ".begun"):
@@ -260,7 +260,7 @@ def test_a_folder_of_an_earlier_version_is_continued_by_its_plan(table, tmp_path
 
 
 def test_folders_of_an_earlier_version_with_one_plan_and_ledger_keep_the_runs_they_went_on_with(
-    table,  # noqa: F811
+    table,
     tmp_path,
 ):
     for name in ("a", "b"):

@@ -7,10 +7,9 @@ import random
 import shutil
 
 import pytest
-from forgery import rewritten
+from forgery import mutations, rewritten
 from safetensors.torch import load_file, save_file
-from test_run import config, contents, stopping, table_at
-from test_verification import mutations
+from small_runs import config, contents, stopping, table_at
 from typer.testing import CliRunner
 
 from discreet import ConfigError, Guarantee, PrivacyError, verify

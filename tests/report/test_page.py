@@ -651,6 +651,7 @@ def browse(path, profile):
     return Parsed(done.stdout), re.findall(r"CONSOLE.*", done.stderr), asked
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_the_browser_would_tell_of_errors_and_requests(tmp_path):
     bad = tmp_path / "bad.html"
@@ -660,6 +661,7 @@ def test_the_browser_would_tell_of_errors_and_requests(tmp_path):
     assert asked == {"http://127.0.0.1:9/x.png"}
 
 
+@pytest.mark.slow
 @in_a_browser
 @pytest.mark.parametrize("which", [["adaptive"], ["fair", "seeded", "adaptive"]])
 def test_a_page_opens_without_errors_and_requests_and_its_figures_have_marks(runs, tmp_path, which):
@@ -697,6 +699,7 @@ parent.document.body.append(list);
 """
 
 
+@pytest.mark.slow
 @in_a_browser
 def test_pointing_shows_the_value_that_is_in_the_folder_also_on_a_phone(runs, tmp_path):
     text = render([read(runs["fair"])])

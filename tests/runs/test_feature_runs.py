@@ -9,11 +9,12 @@ import torch
 from safetensors.torch import load_file
 
 from discreet import ConfigError, PrivacyError, verify
-from discreet.runs import config, run as runs
 from discreet.accounting import gaussian as gdp
 from discreet.audit import finished
 from discreet.data.dataset import Data, validated
 from discreet.features import Rehearsed, Scattering, Upright
+from discreet.runs import config
+from discreet.runs import run as runs
 
 FEATURES: dict[str, Any] = {
     "extractors": {"fine": {"kind": "patches", "atoms": 16, "size": 3, "images": 20, "grid": 2}},

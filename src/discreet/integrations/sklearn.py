@@ -38,7 +38,7 @@ try:
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
-    raise ConfigError("scikit-learn is not installed; pip install 'discreet[data]'.") from error
+    raise ConfigError("scikit-learn is not installed; pip install 'discreet[sklearn]'.") from error
 
 Numbers = npt.NDArray[Any]
 Bounds = tuple[Any, Any]

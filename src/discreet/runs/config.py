@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from discreet.stages.serialization import to_toml
 from discreet.errors import ConfigError
+from discreet.stages.serialization import to_toml
 
 if TYPE_CHECKING:
     from torch import nn
@@ -339,8 +339,8 @@ class Config(Section, frozen=True):
         return msgspec.structs.replace(self, budget=budget, optimizer=optimizer)
 
     def _preset(self, method: MethodSection, examples: int, model: "nn.Module | None") -> "Plan":
-        from discreet.stages import presets as methods
         from discreet.accounting.calibrate import calibrate
+        from discreet.stages import presets as methods
 
         preset = getattr(methods, method.name)
         budget = self.budget

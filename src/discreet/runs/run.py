@@ -40,20 +40,16 @@ import torch
 from safetensors.torch import save_file
 from torch import nn
 
-from discreet.runs import config as configuration
-from discreet import federated, _storage as storage
-from discreet.runs import folder as run_folder
+from discreet import _storage as storage
+from discreet import federated
+from discreet._check import check_int, check_positive
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit.one_run import check_level
 from discreet.audit.witness import AuditSpec, RunAuditor, declare
-from discreet.training.augmentation import Images
-from discreet.runs.config import EXAMPLES, Config, FederatedSection
 from discreet.data import Data, load
 from discreet.data.dataset import validated
 from discreet.data.places import REMOTE
-from discreet.stages.serialization import to_toml
 from discreet.distributed.ranks import Ranks, find, refuse
-from discreet._check import check_positive, check_int
 from discreet.errors import ConfigError, PrivacyError
 from discreet.features.pipeline import Features, Pipeline
 from discreet.features.pipeline import load as load_statistics
@@ -61,12 +57,17 @@ from discreet.features.pipeline import save as save_statistics
 from discreet.federated import Local, Users
 from discreet.ledger import Ledger, conclude
 from discreet.ledger.file import has_hash
-from discreet.release.batching import as_tensors, length_of
-from discreet.models.networks import build
-from discreet.stages.plan import Plan
-from discreet.runs.folder import COINS, METRICS, NOISE, STATISTICS, write
-from discreet.training.loop import OPTIMIZERS, FitResult, Record, fit, loss_for
 from discreet.ledger.verification import verify_folder
+from discreet.models.networks import build
+from discreet.release.batching import as_tensors, length_of
+from discreet.runs import config as configuration
+from discreet.runs import folder as run_folder
+from discreet.runs.config import EXAMPLES, Config, FederatedSection
+from discreet.runs.folder import COINS, METRICS, NOISE, STATISTICS, write
+from discreet.stages.plan import Plan
+from discreet.stages.serialization import to_toml
+from discreet.training.augmentation import Images
+from discreet.training.loop import OPTIMIZERS, FitResult, Record, fit, loss_for
 
 
 @dataclass

@@ -10,7 +10,7 @@ import torch
 import transformers
 from discreet.methods import dp_sgd
 from discreet.transformers import STATE, PrivateTrainer, Units, losses_for
-from tiny import FAMILIES, WORDS, bert, gpt2, llama, lora, losses_of, masked_bert, t5, tokenizer
+from tiny_transformers import FAMILIES, WORDS, bert, gpt2, llama, lora, losses_of, masked_bert, t5, tokenizer
 from transformers import Trainer, TrainerCallback, TrainingArguments
 
 import discreet

@@ -4,7 +4,7 @@ import pytest
 import torch
 from discreet.losses import unit_losses
 from oracle import trainable
-from tiny import ADAPTED, FAMILIES, LENGTH, NO_DROPOUT, batch, gpt2, lora, losses_of, t5
+from tiny_transformers import ADAPTED, FAMILIES, LENGTH, NO_DROPOUT, batch, gpt2, lora, losses_of, t5
 
 from discreet import PrivacyError
 from discreet.gradients import Engine
