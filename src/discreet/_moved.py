@@ -87,7 +87,7 @@ MOVED = {
     "plan": "stages.plan",
     "planning": "stages.planning",
     "plots": "report.plots",
-    "private": "release.session",
+    "private": "release.private release.attachment release.loop",
     "probes": "release.preflight.replay",
     "repeats": "integrations.fit_registry",
     "run_folder": "runs.folder",

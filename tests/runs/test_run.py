@@ -188,9 +188,12 @@ def test_a_ledger_whose_first_line_was_cut_off_has_counted_nothing_and_is_begun_
 
 def test_a_ledger_that_lost_what_a_checkpoint_knows_is_not_begun_anew(table, tmp_path):
     train(config(table), tmp_path / "a", stopping(3))
-    (tmp_path / "a" / "ledger.jsonl").write_bytes(b"")
-    with pytest.raises(PrivacyError, match="lacks a line that the checkpoint knows of"):
-        resume(tmp_path / "a")
+    lines = (tmp_path / "a" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    for left, words in ((b"", "what the run has spent is gone from"), (lines[0], "lacks a line that the checkpoint")):
+        (tmp_path / "a" / "ledger.jsonl").write_bytes(left)
+        with pytest.raises(PrivacyError, match=words):
+            resume(tmp_path / "a")
+        assert (tmp_path / "a" / "ledger.jsonl").read_bytes() == left
 
 
 @pytest.mark.parametrize("torn", [None, b"", b'{"at": "20'])
@@ -267,7 +270,7 @@ def test_one_process_at_a_time_has_a_folder(table, tmp_path):
         {"budget": {"batch_size": 1000}},
         {"augmentation": {"flip": True}},
         {"method": {"settings": {"norm": -1.0}}},
-        {"model": {"name": "test_runs:mixing"}},
+        {"model": {"name": "test_run:mixing"}},
     ],
 )
 def test_what_is_refused_before_the_first_release_leaves_nothing(table, tmp_path, sections):
@@ -480,9 +483,9 @@ def mixing(shape, outputs):
 
 def test_functions_of_ones_own_make_data_and_model(tmp_path):
     made = config(
-        "test_runs:clouds",
+        "test_run:clouds",
         data={"settings": {"rows": 50}, "test_fraction": 0.0},
-        model={"name": "test_runs:narrow", "settings": {"width": 7}},
+        model={"name": "test_run:narrow", "settings": {"width": 7}},
     )
     train(made, tmp_path / "a", stopping(2))
     outcome = resume(tmp_path / "a")
@@ -492,25 +495,25 @@ def test_functions_of_ones_own_make_data_and_model(tmp_path):
 
 
 def test_numbers_are_predicted(tmp_path):
-    outcome = train(config("test_runs:numbers", data={"settings": {"rows": 50}}), tmp_path / "a")
+    outcome = train(config("test_run:numbers", data={"settings": {"rows": 50}}), tmp_path / "a")
     assert outcome.finished
     assert outcome.accuracy is None
     assert lines(tmp_path / "a")[-1]["loss"] > 0
 
 
 def test_tied_weights_are_saved(table, tmp_path):
-    assert train(config(table, model={"name": "test_runs:tied"}), tmp_path / "a").finished
+    assert train(config(table, model={"name": "test_run:tied"}), tmp_path / "a").finished
     saved = load_file(tmp_path / "a" / "model.safetensors")
     assert torch.equal(saved["0.weight"], saved["2.weight"])
 
 
 def test_images_are_augmented(tmp_path):
     data = {"settings": {"rows": 50, "pixels": 6}}
-    made = config("test_runs:clouds", data=data, augmentation={"copies": 3, "flip": True, "shift": 1})
+    made = config("test_run:clouds", data=data, augmentation={"copies": 3, "flip": True, "shift": 1})
     assert train(made, tmp_path / "a").finished
 
 
-@pytest.mark.parametrize("name", ["test_runs:wide", "test_runs:few"])
+@pytest.mark.parametrize("name", ["test_run:wide", "test_run:few"])
 def test_a_model_that_does_not_fit_the_data_is_refused_before_anything_is_counted(table, tmp_path, name):
     with pytest.raises(ConfigError, match="the model"):
         train(config(table, model={"name": name}), tmp_path / "a")

@@ -21,8 +21,9 @@ from discreet._check import check_int
 from discreet.accounting.guarantee import Guarantee
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.ledger import Ledger
+from discreet.release.attachment import attach
 from discreet.release.batching import Collate, PaddedCollate, length_of
-from discreet.release.session import Private, attach
+from discreet.release.private import Private
 from discreet.stages.plan import Plan
 
 try:

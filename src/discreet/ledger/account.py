@@ -164,6 +164,8 @@ class RunLedger:
             raise PrivacyError(
                 f"run {name} in {self._book.path} is in use by another process; wait for it, or stop it."
             ) from error
+        except OSError as error:
+            raise PrivacyError(f"run {name} in {self._book.path} cannot be locked: {error}") from error
         self._leave()
         self._own = lock
 

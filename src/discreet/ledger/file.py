@@ -197,13 +197,13 @@ def remedy(asked: str, unit: str) -> str:
 def read(path: Path, key: bytes | None = None, stages: Sequence[type[Any]] = ()) -> tuple[LedgerState, bytes]:
     """Everything in a file, and what follows its last line's end: empty unless a write was cut off.
 
-    A line that is not as it was written is a PrivacyError that names it.
+    A line that is not as it was written is a PrivacyError that names it, and a file that cannot be read a ConfigError.
     """
     content = LedgerState(stages=tuple(stages))
     try:
         torn = _read_lines(content, path, 0, key)
     except OSError as error:
-        raise PrivacyError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     return content, torn
 
 
@@ -386,6 +386,8 @@ class LedgerFile:
             lock.acquire()
         except storage.InUse:
             return True
+        except OSError as error:
+            raise PrivacyError(f"run {run} in {self.path} cannot be locked: {error}") from error
         lock.release(remove=True)
         return False
 
@@ -424,6 +426,8 @@ class LedgerFile:
                 raise PrivacyError(
                     f"{self.path} was changed by somebody else while it was in use; nothing was released."
                 ) from error
+            except OSError as error:
+                raise PrivacyError(f"{self.path} cannot be written: {error}. Nothing was released.") from error
             self._read += len(line)
         if release:  # made of plain figures, a moment ago: there is nothing to learn from its text
             self.content.add(content, digest)

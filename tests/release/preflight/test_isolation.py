@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 import discreet
 from discreet import Clip, ConfigError, Gaussian, Mechanism, Plan, Poisson, PrivacyError, attach, fit
-from discreet.release import session as private_module
+from discreet.release import private as private_module
 from discreet.release.preflight.isolation import _Constant
 
 N, D = 48, 6

@@ -15,7 +15,7 @@ from discreet.audit.canaries.scores import Attacker, Filter, Score, checked_scor
 from discreet.audit.canaries.units import EXCLUDED, Directions, Examples, with_canaries
 from discreet.audit.guessing import Coins, Counts, Reals, count_correct, guess
 from discreet.audit.one_run import OneRun
-from discreet.release.session import attach
+from discreet.release.attachment import attach
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
 from discreet.training.loop import Loss, Rows, loss_for

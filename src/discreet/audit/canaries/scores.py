@@ -12,8 +12,8 @@ from torch.nn import functional as F
 from discreet.audit.canaries.units import Directions, Examples
 from discreet.audit.guessing import Counts, Reals, counts_for, log_likelihood, rehearsed
 from discreet.errors import ConfigError
+from discreet.release.attachment import attach
 from discreet.release.guards import trainable
-from discreet.release.session import attach
 from discreet.stages.noise import Gaussian
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson

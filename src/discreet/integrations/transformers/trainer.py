@@ -20,9 +20,10 @@ from discreet.integrations.transformers.losses import Losses, config_of, losses_
 from discreet.integrations.transformers.refusals import check_arguments, check_padding, check_unit
 from discreet.integrations.transformers.units import Collate, Units
 from discreet.ledger import Ledger
+from discreet.release.attachment import attach
 from discreet.release.batching import length_of
 from discreet.release.guards import trainable
-from discreet.release.session import Private, attach
+from discreet.release.private import Private
 from discreet.stages.plan import Plan
 from discreet.training.checkpoint import load_checkpoint, save_checkpoint
 from discreet.training.losses import Reduction, unit_losses

@@ -860,9 +860,9 @@ class TestFixedFeatures:
             assert torch.equal(one, other)
 
     def test_known_norms_are_used_and_wrong_ones_are_caught_by_preflight(self, monkeypatch):
-        from discreet.release import session as private
+        from discreet.release import draws
 
-        monkeypatch.setattr(private, "squared_norms", lambda rows: torch.full((len(rows),), 1e-9, dtype=rows.dtype))
+        monkeypatch.setattr(draws, "squared_norms", lambda rows: torch.full((len(rows),), 1e-9, dtype=rows.dtype))
         with pytest.raises(discreet.PrivacyError, match="the bound does not bound"):
             self.released(fixed=True)
 
