@@ -114,9 +114,9 @@ def again(folder: Path) -> Figures:
         told = AuditSpec(**{name: stated[name] for name in ("canaries", "guesses_in", "guesses_out", "level", "score")})
         proven = run.guarantee
         counts = int(stated["canaries"]), int(stated["guesses"]), int(stated["correct"])
-        found = OneRun(*counts, proven.epsilon, proven.delta, float(stated["level"]))
-        figures = stated | found.to_dict() | verdicts(found, proven)
-        same = replace(told, seed=declared.seed) == declared and found.guesses == told.guesses_in + told.guesses_out
+        result = OneRun(*counts, proven.epsilon, proven.delta, float(stated["level"]))
+        figures = stated | result.to_dict() | verdicts(result, proven)
+        same = replace(told, seed=declared.seed) == declared and result.guesses == told.guesses_in + told.guesses_out
         same &= math.isclose(figures["p_value"], stated["p_value"], rel_tol=1e-6, abs_tol=1e-12)
         same &= figures["refuted"] == stated["refuted"]
         same &= math.isclose(figures["epsilon_lower_bound"], stated["epsilon_lower_bound"], abs_tol=1e-6)
@@ -172,8 +172,8 @@ def _attacked(folder: Path, config: Config, proven: Guarantee, level: float) -> 
     members = np.arange(len(inside) + len(outside)) < len(inside)
     curve = proven.tradeoff() if math.isfinite(proven.epsilon) else None
     scores = membership.by_loss(np.nan_to_num(np.concatenate((inside, outside)), nan=1e300, posinf=1e300))
-    found = membership.judge("loss", scores, members, tradeoff=curve, false_positives=FALSE_POSITIVES, level=level)
-    values = found.to_dict()
+    attack = membership.judge("loss", scores, members, tradeoff=curve, false_positives=FALSE_POSITIVES, level=level)
+    values = attack.to_dict()
     points = values.pop("points")
     values["at"] = [
         {
@@ -186,7 +186,7 @@ def _attacked(folder: Path, config: Config, proven: Guarantee, level: float) -> 
             "allowed": p.allowed,
             "disproves": p.disproves,
         }
-        for p in found.points
+        for p in attack.points
     ]
     values["roc"] = _thinned(*membership.roc(scores, members))
     return {"points": points, "membership": values}
@@ -196,8 +196,8 @@ def _thinned(false_positives: np.ndarray, true_positives: np.ndarray, most: int 
     """So many points of a curve at most, evenly spread on a logarithmic axis."""
     least = max(1e-9, float(false_positives[false_positives > 0].min(initial=1.0)))
     wanted = np.searchsorted(false_positives, np.geomspace(least, 1.0, most), side="right") - 1
-    kept = np.unique(np.concatenate(([0], wanted.clip(0), [len(false_positives) - 1])))
-    return [[float(false_positives[i]), float(true_positives[i])] for i in kept]
+    places = np.unique(np.concatenate(([0], wanted.clip(0), [len(false_positives) - 1])))
+    return [[float(false_positives[i]), float(true_positives[i])] for i in places]
 
 
 def _trained(folder: Path, config: Config, data: Data) -> nn.Module:
@@ -251,12 +251,12 @@ def _pipeline(saved: Plan, config: Config, canaries: int | None, level: float, t
         on_step=lambda step: tell("canaries", step, plan.steps),
         audit=witness,
     )
-    found = witness.figures(fitted.guarantee)
-    points = found.pop("points")
+    measured = witness.figures(fitted.guarantee)
+    points = measured.pop("points")
     own = [p | {"label": "canaries beside made-up data, guessed to be in"} for p in points]
-    bound = {"epsilon_lower_bound": found["epsilon_lower_bound"], "refuted": found["refuted"]}
-    made = {"rows": len(inputs), "data": "uniform noise, random labels"}
-    return bound | {"pipeline": found | made, "canary_points": own}
+    bound = {"epsilon_lower_bound": measured["epsilon_lower_bound"], "refuted": measured["refuted"]}
+    data_used = {"rows": len(inputs), "data": "uniform noise, random labels"}
+    return bound | {"pipeline": measured | data_used, "canary_points": own}
 
 
 def made_up(data: Data) -> tuple[torch.Tensor, torch.Tensor]:

@@ -37,10 +37,10 @@ def guess(scores: npt.ArrayLike, included: int, excluded: int) -> Guesses:
             f"{included} + {excluded} guesses about {len(values)} canaries; guess about each of them once at most."
         )
     order = np.argsort(values, kind="stable")
-    found = np.zeros(len(values), np.int8)
-    found[order[len(order) - included :]] = 1
-    found[order[:excluded]] = -1
-    return found
+    guesses = np.zeros(len(values), np.int8)
+    guesses[order[len(order) - included :]] = 1
+    guesses[order[:excluded]] = -1
+    return guesses
 
 
 def count_correct(guesses: Guesses, coins: Coins) -> int:
@@ -65,11 +65,11 @@ def best_of(
     check_level(level)
     if not declared:
         raise ConfigError("no numbers of guesses were declared; give at least one pair (included, excluded).")
-    found = []
+    bounds = []
     for counts in declared:
         right = count_correct(guess(scores, *counts), coins)
-        found.append((lower_bound(len(coins), sum(counts), right, level / len(declared)), counts))
-    return max(found)
+        bounds.append((lower_bound(len(coins), sum(counts), right, level / len(declared)), counts))
+    return max(bounds)
 
 
 def counts_for(canaries: int, scores: npt.ArrayLike, coins: Coins, delta: float, level: float = 0.05) -> Counts:
@@ -86,15 +86,15 @@ def counts_for(canaries: int, scores: npt.ArrayLike, coins: Coins, delta: float,
     sizes = np.arange(1, len(ranked) + 1)
     top, bottom = np.cumsum(ranked[::-1]) / sizes, np.cumsum(~ranked) / sizes
     tried = sorted({0, *(max(1, round(canaries / 2 * 0.75**k)) for k in range(30))})
-    found = []
+    options = []
     for counts in ((a, b) for a in tried for b in tried if a + b):
         places = [min(max(0, round(k * len(ranked) / canaries) - 1), len(ranked) - 1) for k in counts]
         right = float(top[places[0]]), float(bottom[places[1]])
         expected = sum(k * p for k, p in zip(counts, right, strict=True))
         spread = math.sqrt(sum(k * p * (1 - p) for k, p in zip(counts, right, strict=True)) + 0.5)
         bound = exact_epsilon_lower_bound(canaries, sum(counts), max(0, math.floor(expected - spread)), delta, level)
-        found.append((bound, -sum(counts), counts))
-    return max(found)[2]
+        options.append((bound, -sum(counts), counts))
+    return max(options)[2]
 
 
 def rehearsed(rate: float, mu: float, steps: int, *, canaries: int = 20_000, seed: int = 0) -> tuple[Reals, Coins]:

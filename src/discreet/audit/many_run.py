@@ -33,8 +33,8 @@ class Errors:
         """What epsilon is at least: (epsilon, delta) allows no test with 1 - b > e^epsilon a + delta, nor with a and b
         exchanged."""
         a, b = self.false_positives, self.false_negatives
-        found = [math.log((1 - y - delta) / x) for x, y in ((a, b), (b, a)) if 1 - y - delta > 0]
-        return max(0.0, *found, 0.0)
+        bounds = [math.log((1 - y - delta) / x) for x, y in ((a, b), (b, a)) if 1 - y - delta > 0]
+        return max(0.0, *bounds, 0.0)
 
     @property
     def mu(self) -> float:

@@ -154,11 +154,11 @@ def _point(inside: Reals, outside: Reals, rate: float, tradeoff: Power | None, l
     # the threshold is chosen by non-members alone, so members' own interval at it is exact
     ranked = np.sort(outside)[::-1]
     threshold = ranked[min(int(rate * len(ranked)), len(ranked) - 1)]
-    found, reached = int((inside > threshold).sum()), int((outside > threshold).sum())
-    low, high = interval(found, len(inside), level)
+    right, reached = int((inside > threshold).sum()), int((outside > threshold).sum())
+    low, high = interval(right, len(inside), level)
     most = interval(reached, len(outside), level)[1]
     allowed = None if tradeoff is None else tradeoff.power(most)
-    return Point(rate, found / len(inside), low, high, reached / len(outside), most, allowed)
+    return Point(rate, right / len(inside), low, high, reached / len(outside), most, allowed)
 
 
 def interval(count: int, total: int, level: float) -> tuple[float, float]:
@@ -201,8 +201,8 @@ def lira(target: npt.ArrayLike, shadows: npt.ArrayLike, inside: npt.ArrayLike, *
     """
     phi, values, coins = _shadows(target, shadows, inside)
     laws = [_normal(values, chosen, shared) for chosen in (coins, ~coins)]
-    found = [-0.5 * np.square((phi - mean) / std) - np.log(std) for mean, std in laws]
-    return found[0] - found[1]
+    log_likelihoods = [-0.5 * np.square((phi - mean) / std) - np.log(std) for mean, std in laws]
+    return log_likelihoods[0] - log_likelihoods[1]
 
 
 def lira_offline(target: npt.ArrayLike, shadows: npt.ArrayLike, *, shared: bool = True) -> Reals:
@@ -253,8 +253,8 @@ def rmia(
     """
     check_positive("gamma", gamma)
     ratios = [
-        np.asarray(seen, np.float64) - _mean_probability(np.asarray(known, np.float64), factor)
-        for seen, known, factor in ((target, reference, offline), (population_target, population_reference, None))
+        np.asarray(seen, np.float64) - _mean_probability(np.asarray(others, np.float64), factor)
+        for seen, others, factor in ((target, reference, offline), (population_target, population_reference, None))
     ]
     ranked = np.sort(ratios[1])
     if len(ranked) == 0:

@@ -34,9 +34,9 @@ def digits() -> Data:
     return Data("digits", train, test, (1, 8, 8), 10)
 
 
-def idx(name: str, found: Found) -> Data:
+def idx(name: str, source: Found) -> Data:
     """MNIST or Fashion-MNIST from the files that were found."""
-    train, test = _idx_pair(*found.train), _idx_pair(*found.test)
+    train, test = _idx_pair(*source.train), _idx_pair(*source.test)
     note = fewer(len(train[1]), len(test[1]), 60_000, 10_000)
     return Data(name, train, test, (1, 28, 28), 10, note)
 
@@ -58,9 +58,9 @@ def _idx_array(path: Path, shape: tuple[int, ...]) -> Octets:
         head = file.read(8 + 4 * len(shape))
         if head[:4] != magic or len(head) != 8 + 4 * len(shape):
             raise ConfigError(f"{path} begins with {head[:4].hex()}; an IDX file of this kind with {magic.hex()}.")
-        count, *found = struct.unpack(f">{1 + len(shape)}I", head[4:])
-        if tuple(found) != shape or not 0 < count <= MOST_ROWS:
-            raise ConfigError(f"{path} has {count} rows of shape {tuple(found)}; it must have rows of shape {shape}.")
+        count, *sizes = struct.unpack(f">{1 + len(shape)}I", head[4:])
+        if tuple(sizes) != shape or not 0 < count <= MOST_ROWS:
+            raise ConfigError(f"{path} has {count} rows of shape {tuple(sizes)}; it must have rows of shape {shape}.")
         expected = count * math.prod(shape)
         content = file.read(expected + 1)
     if len(content) != expected:

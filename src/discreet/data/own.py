@@ -84,21 +84,21 @@ def from_function(name: str, classes: int | None, split: Split, options: Mapping
     except (TypeError, ValueError) as error:
         raise ConfigError(f"{name} cannot be called with {dict(options)}: {error}.") from error
     try:
-        made = function(**options)
+        returned = function(**options)
     except (ConfigError, PrivacyError):
         raise
     except Exception as error:
         raise ConfigError(f"{name} failed: {type(error).__name__}: {error}") from error
-    if isinstance(made, Data):
-        if classes not in (None, made.classes):
-            raise ConfigError(f"{name} says it has {made.classes} classes, not {classes}; leave classes out.")
-        return made
-    return _made(name, made, classes, split)
+    if isinstance(returned, Data):
+        if classes not in (None, returned.classes):
+            raise ConfigError(f"{name} says it has {returned.classes} classes, not {classes}; leave classes out.")
+        return returned
+    return _made(name, returned, classes, split)
 
 
-def _made(name: str, made: Any, classes: int | None, split: Split) -> Data:
+def _made(name: str, returned: Any, classes: int | None, split: Split) -> Data:
     """Data from what a function returned, if it is one of the things it may return."""
-    parts = tuple(made) if isinstance(made, (tuple, list)) else (made,)
+    parts = tuple(returned) if isinstance(returned, (tuple, list)) else (returned,)
     tensors = tuple(p for p in parts if isinstance(p, Tensor))
     if len(tensors) == len(parts) and len(parts) in (2, 4):
         if any(t.ndim == 0 for t in tensors):
@@ -112,17 +112,17 @@ def _made(name: str, made: Any, classes: int | None, split: Split) -> Data:
     sets = [p for p in parts if hasattr(p, "__getitem__") and hasattr(p, "__len__") and not isinstance(p, _NOT_SETS)]
     if len(sets) != len(parts) or len(sets) not in (1, 2) or not all(isinstance(s, Dataset) for s in sets):
         raise ConfigError(
-            f"{name} returned {_kinds(made)}; it must return a Data, a Dataset, a pair of map-style Datasets, or "
+            f"{name} returned {_kinds(returned)}; it must return a Data, a Dataset, a pair of map-style Datasets, or "
             "tensors x, y (and test_x, test_y)."
         )
     return _from_sets(name, sets, classes, split)
 
 
-def _kinds(made: Any) -> str:
+def _kinds(returned: Any) -> str:
     """What something is, in a few words."""
-    if isinstance(made, (tuple, list)):
-        return f"a {type(made).__name__} of {', '.join(type(part).__name__ for part in made) or 'nothing'}"
-    return f"a {type(made).__name__}"
+    if isinstance(returned, (tuple, list)):
+        return f"a {type(returned).__name__} of {', '.join(type(part).__name__ for part in returned) or 'nothing'}"
+    return f"a {type(returned).__name__}"
 
 
 def _from_sets(name: str, sets: Sequence[Dataset[Any]], classes: int | None, split: Split) -> Data:

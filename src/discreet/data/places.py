@@ -63,9 +63,9 @@ class Found:
         places += [Path(shared) / name] if bool(shared) else []
         places += [cache_folder(name)]
         for place in places:
-            found = cls.inside(name, place)
-            if found is not None:
-                return found
+            source = cls.inside(name, place)
+            if source is not None:
+                return source
         into = places[0] if folder is not None else places[-1]
         files = ", ".join(REMOTE[name][1])
         if not download:
@@ -77,10 +77,10 @@ class Found:
             _download(name, into, progress)
         except (OSError, HTTPException) as error:
             raise ConfigError(f"{name} cannot be downloaded ({error}); put {files} in {into}.") from error
-        found = cls.inside(name, into)
-        if found is None:
+        source = cls.inside(name, into)
+        if source is None:
             raise ConfigError(f"{name} was downloaded to {into}, but its files are not there; put {files} in {into}.")
-        return found
+        return source
 
     @classmethod
     def inside(cls, name: str, place: Path) -> "Found | None":
@@ -128,10 +128,10 @@ def _download(name: str, into: Path, progress: Progress | None) -> None:
         if _plain_or_gzipped(into, file) is not None:
             continue
         with whole_file(into / file) as out:
-            found = _fetch(address + file, out, progress)
-            if found != expected:
+            digest = _fetch(address + file, out, progress)
+            if digest != expected:
                 raise ConfigError(
-                    f"{address}{file} has the SHA-256 {found}, not {expected}; nothing was kept. Get the file "
+                    f"{address}{file} has the SHA-256 {digest}, not {expected}; nothing was kept. Get the file "
                     f"elsewhere and put it in {into}."
                 )
 

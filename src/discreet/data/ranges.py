@@ -58,10 +58,10 @@ def private_ranges(
     if not isinstance(ledger, Ledger):
         raise ConfigError(f"{ledger!r} is no ledger to count the ranges in; give a path or a Ledger.")
     source = table if isinstance(table, Mapping) else _table_path(table)
-    known = list(source) if isinstance(source, Mapping) else column_names(source)
-    missing = [name for name in names if name not in known]
+    available = list(source) if isinstance(source, Mapping) else column_names(source)
+    missing = [name for name in names if name not in available]
     if missing:
-        raise ConfigError(f"the table has no column {missing[0]!r}; it has {', '.join(map(str, known))}.")
+        raise ConfigError(f"the table has no column {missing[0]!r}; it has {', '.join(map(str, available))}.")
     broken = "" if seed is None else "the noise on the columns' ranges came from a fixed seed"
     ledger.query(f"ranges of {len(names)} columns, noise {noise:g}", event, broken=broken)
     counts = _counts(source if isinstance(source, Mapping) else read_columns(source, names), names, edges)
@@ -69,8 +69,8 @@ def private_ranges(
     drawn = KeyTree(seed).stream("ranges", 0).fill_normal(torch.empty(counts.size, dtype=torch.float64), scale)
     noisy = counts + drawn.numpy().reshape(counts.shape)
     least = scale * math.sqrt(2 * math.log(_STANDS_OUT * counts.size))
-    found = {name: _between(row, edges, least, tail) for name, row in zip(names, noisy, strict=True)}
-    return {name: {"low": ends[0], "high": ends[1]} for name, ends in found.items() if ends is not None}
+    ranges = {name: _between(row, edges, least, tail) for name, row in zip(names, noisy, strict=True)}
+    return {name: {"low": ends[0], "high": ends[1]} for name, ends in ranges.items() if ends is not None}
 
 
 def ranges_cost(noise: float, adjacency: Adjacency = "zero-out") -> Event:

@@ -74,8 +74,8 @@ def table(
 def _owners(path: Path, name: str, cells: Sequence[Any]) -> Tensor:
     """Whose each row is, by number; spaces around a name do not count, upper and lower case do."""
     names = ["" if cell is None else str(cell).strip() for cell in cells]
-    for row, found in enumerate(names):
-        if found.lower() in MISSING:
+    for row, owner in enumerate(names):
+        if owner.lower() in MISSING:
             raise ConfigError(f"{path}: row {row + 1} has no user in column {name!r}; leave the row out.")
     _, numbers = np.unique(names, return_inverse=True)
     return torch.from_numpy(numbers)

@@ -78,9 +78,9 @@ def extract(
     image = tuple(images.shape[1:])
     shape = (len(images), *extractor.shape(image))
     path = _place(extractor, images) if keep else None
-    known = None if path is None else _known(path, shape)
-    if known is not None:
-        return Extracted(known)
+    cached = None if path is None else _known(path, shape)
+    if cached is not None:
+        return Extracted(cached)
     scratch = None if path is None else _scratch(path, shape)
     values = np.empty(shape, np.float16) if scratch is None else scratch[1]
     try:
@@ -130,10 +130,10 @@ def _place(extractor: Extractor, images: Tensor) -> Path:
 def _known(path: Path, shape: Sequence[int]) -> Halves | None:
     """What was kept, or None if nothing was, or it is damaged."""
     try:
-        found = np.load(path, mmap_mode="r")
+        array = np.load(path, mmap_mode="r")
     except (OSError, ValueError):
         return None
-    return found if found.dtype == np.float16 and found.shape == tuple(shape) else None
+    return array if array.dtype == np.float16 and array.shape == tuple(shape) else None
 
 
 def _scratch(path: Path, shape: tuple[int, ...]) -> tuple[Path, Halves] | None:

@@ -198,10 +198,10 @@ def _differs(still: nn.Module, local: Local, loss: Loss, made_up: list[Pair]) ->
     users = range(len(made_up))
     try:
         wanted = Loop(still, local, loss).updates(made_up, users, 0)
-        found = Vectorised(still, local, loss).updates(made_up, users, 0)
+        vectorised = Vectorised(still, local, loss).updates(made_up, users, 0)
     except Exception as error:  # whatever an op has against being vectorised
         return " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    far = [name for name in wanted if not _close(found[name], wanted[name])]
+    far = [name for name in wanted if not _close(vectorised[name], wanted[name])]
     return f"its update of {far[0]!r} is not the loop's" if far else None
 
 
@@ -242,7 +242,7 @@ def _padded(parts: Sequence[Tensor], value: float = 0) -> Tensor:
     assert len({part.dtype for part in parts}) == 1  # one's type must not change how others are read
     if all(len(part) == length for part in parts):
         return torch.stack(list(parts))
-    found = parts[0].new_full((len(parts), length, *parts[0].shape[1:]), value)
+    padded = parts[0].new_full((len(parts), length, *parts[0].shape[1:]), value)
     for i, part in enumerate(parts):
-        found[i, : len(part)] = part
-    return found
+        padded[i, : len(part)] = part
+    return padded

@@ -183,7 +183,7 @@ def _check_plan(plan: Plan) -> None:
 
 def checked_weights(weights: Sequence[float] | Tensor, users: int) -> Tensor:
     """One weight a user, from 0 to 1, or a ConfigError, which does not say how many users there are."""
-    found = torch.as_tensor(weights, dtype=torch.float64)
-    if found.shape != (users,) or not bool(((found >= 0) & (found <= 1)).all()):
+    values = torch.as_tensor(weights, dtype=torch.float64)
+    if values.shape != (users,) or not bool(((values >= 0) & (values <= 1)).all()):
         raise ConfigError("weights must be numbers from 0 to 1, one for each user.")
-    return found
+    return values

@@ -167,8 +167,8 @@ class Privacy(Callback):
 
         def loss_fn(batch: Any) -> Tensor:
             step: Any = model.training_step
-            found = step(batch, batch_idx) if "batch_idx" in signature(step).parameters else step(batch)
-            return found["loss"] if isinstance(found, dict) else found
+            result = step(batch, batch_idx) if "batch_idx" in signature(step).parameters else step(batch)
+            return result["loss"] if isinstance(result, dict) else result
 
         with _silent(model):
             self.private.backward_of(tensor, loss_fn, batch)

@@ -99,7 +99,7 @@ def audit_run(
     counts = rehearsed_counts(plan, canaries, filter_, level) if guesses is None else guesses
     guess(np.zeros(canaries.count), *counts)  # say what is wrong with them before anything is trained
     coins = KeyTree(seed).stream("canaries", 0).bernoulli(canaries.count, Fraction(1, 2))
-    rows = with_canaries(data, canaries, coins, kept=getattr(plan.sampling, "examples", None) is not None)
+    rows = with_canaries(data, canaries, coins, keep_rows=getattr(plan.sampling, "examples", None) is not None)
     loss = loss or loss_for(data)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5) if optimizer is None else optimizer
     attacker = Attacker(model, data, plan, canaries, score, loss, filter_, chunk)

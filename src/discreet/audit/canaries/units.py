@@ -141,11 +141,11 @@ def for_canaries(plan: Plan) -> Plan:
     return replace(plan, sampling=secret)
 
 
-def with_canaries(data: Rows, canaries: Examples | Directions, coins: Coins, *, kept: bool) -> Any:
+def with_canaries(data: Rows, canaries: Examples | Directions, coins: Coins, *, keep_rows: bool) -> Any:
     """The data and the canaries, each row with its canary's number; excluded ones `kept` as empty rows, or left out."""
     numbers = torch.arange(canaries.count)
     included = torch.from_numpy(coins)
-    if kept:
+    if keep_rows:
         numbers = torch.where(included, numbers, EXCLUDED)
         chosen = torch.arange(canaries.count)
     else:

@@ -66,12 +66,12 @@ def memorisation(
     private, single = [], []
     for i in range(runs):
         coins, rows = _made_up(setting, examples)
-        kept = (rows[0][coins], rows[1][coins])
-        found = setting.train(kept, lambda step, steps, i=i: tell(f"noise, private {i + 1}", step, steps))
-        private.append(found)
+        members = (rows[0][coins], rows[1][coins])
+        outcome = setting.train(members, lambda step, steps, i=i: tell(f"noise, private {i + 1}", step, steps))
+        private.append(outcome)
         if not bool(coins.all()):
             share = level / 2 / runs  # of the verdict's level
-            single.append(_tell_apart(found, rows, coins.numpy(), proven.epsilon, proven.delta, share))
+            single.append(_tell_apart(outcome, rows, coins.numpy(), proven.epsilon, proven.delta, share))
     if plain is None:
         plain = [plain_run(setting, tell)]
     verdict = Verdict(
@@ -106,13 +106,13 @@ def _made_up(setting: Setting, examples: int) -> tuple[torch.Tensor, Pair]:
 
 
 @torch.no_grad()
-def _tell_apart(found: Trained, rows: Pair, coins: Any, epsilon: float, delta: float, level: float) -> OneRun:
+def _tell_apart(outcome: Trained, rows: Pair, coins: Any, epsilon: float, delta: float, level: float) -> OneRun:
     """Guess who was in by the loss: a number of guesses that was fixed before anything was seen."""
     x, y = rows
-    found.model.eval()
-    losses = torch.cat([F.cross_entropy(found.model(x[i : i + 500]), y[i : i + 500], reduction="none")
+    outcome.model.eval()
+    losses = torch.cat([F.cross_entropy(outcome.model(x[i : i + 500]), y[i : i + 500], reduction="none")
                         for i in range(0, len(x), 500)])  # fmt: skip
-    found.model.train()
+    outcome.model.train()
     each = len(x) // _GUESSED
     guesses = guess(-losses.double().nan_to_num(0.0).numpy(), each, each)
     return OneRun(len(x), 2 * each, count_correct(guesses, coins), epsilon, delta, level)

@@ -142,14 +142,14 @@ def secrets(
     check_int("runs", runs, least=1)
     check_int("candidates", candidates, least=10)
     proven = setting.plan.fit_to(setting.model()).guarantee()
-    found, exposures = [], []
+    outcomes, exposures = [], []
     for i in range(runs):
         share, bits = _one(setting, candidates, lambda step, steps, i=i: tell(f"secrets, private {i + 1}", step, steps))
-        found.append(share)
+        outcomes.append(share)
         exposures.append(bits)
     plain, bits = _one(setting, candidates, lambda s, n: tell("secrets, without privacy", s, n), private=False)
     ceiling = proven.tradeoff().power(FIRST) if np.isfinite(proven.epsilon) else 1.0
-    verdict = Verdict(tuple(found), (plain,), FIRST, ceiling, tolerance, level)
+    verdict = Verdict(tuple(outcomes), (plain,), FIRST, ceiling, tolerance, level)
     records = known(setting.plan.sampling)
     return Secrets(verdict, tuple(exposures), (bits,), proven.epsilon, proven.delta, records, candidates)
 

@@ -97,15 +97,15 @@ class PrivateTrainer(Trainer):
         """Train to the end of the plan, from a checkpoint if one is given; steps that a crash has lost stay spent."""
         if trial is not None:
             raise ConfigError("a search over hyperparameters spends budget; declare it in the plan: discreet.Tuning.")
-        found = self._checkpoint(resume_from_checkpoint)
-        if found is not None:
-            load_checkpoint(found / STATE, model=nn.Module(), private=self.private)
+        folder = self._checkpoint(resume_from_checkpoint)
+        if folder is not None:
+            load_checkpoint(folder / STATE, model=nn.Module(), private=self.private)
         elif not self.private.remaining:
             raise BudgetExhausted(
                 f"all {self.private.plan.steps:,} steps of the plan are spent; resume from a checkpoint to get the "
                 "model, or train anew with another ledger."
             )
-        trained = super().train(None if found is None else str(found), ignore_keys_for_eval=ignore_keys_for_eval)
+        trained = super().train(None if folder is None else str(folder), ignore_keys_for_eval=ignore_keys_for_eval)
         return trained._replace(training_loss=math.nan)
 
     def _checkpoint(self, asked: str | bool | None) -> Path | None:
@@ -140,8 +140,8 @@ class PrivateTrainer(Trainer):
     def unit_losses(self, model: nn.Module, chunk: tuple[Any, Tensor | None]) -> Tensor:
         """One loss for each unit of a chunk."""
         inputs, real = self._prepare_inputs(dict(chunk[0])), chunk[1]
-        found = {name: inputs.pop(name) for name in self.label_names if name in inputs}
-        labels = found["labels"] if list(found) == ["labels"] else found
+        given = {name: inputs.pop(name) for name in self.label_names if name in inputs}
+        labels = given["labels"] if list(given) == ["labels"] else given
         if config_of(model, "is_encoder_decoder") and "decoder_input_ids" not in inputs and isinstance(labels, Tensor):
             base: Any = self.model
             inputs["decoder_input_ids"] = base.prepare_decoder_input_ids_from_labels(labels=labels)
@@ -180,8 +180,8 @@ class PrivateTrainer(Trainer):
 
 def _checkpoints(folder: Path) -> list[Path]:
     """The checkpoints in an output folder, by their steps."""
-    found = [place for place in folder.glob("checkpoint-*") if place.name.partition("-")[2].isdigit()]
-    return sorted(found, key=lambda place: int(place.name.partition("-")[2]))
+    folders = [place for place in folder.glob("checkpoint-*") if place.name.partition("-")[2].isdigit()]
+    return sorted(folders, key=lambda place: int(place.name.partition("-")[2]))
 
 
 class _Batch(Mapping[str, Any]):
