@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 from discreet import BudgetExhausted, ConfigError, Ledger, methods
 from discreet.accounting import cost
 from discreet.accounting import gaussian as gdp
-from discreet.data import Data, cifar, dataset, load, places, private_ranges, ranges, ranges_cost
+from discreet.data import Data, cifar, dataset, download, load, private_ranges, ranges, ranges_cost
 
 DELTA = 1e-5
 REAL = os.environ.get("DISCREET_DATA", "")
@@ -34,7 +34,7 @@ def _nothing_outside(tmp_path, monkeypatch):
     """No test finds or leaves anything outside its folder, nor reaches the network."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DISCREET_DATA", raising=False)
-    monkeypatch.setattr(places, "_open", no_network)
+    monkeypatch.setattr(download, "_open", no_network)
 
 
 def no_network(address):
@@ -111,10 +111,10 @@ def cifar_records(count, seed=0):
 
 def write_cifar_binary(folder):
     folder.mkdir(parents=True, exist_ok=True)
-    files = {name: cifar_records(3, seed=i) for i, name in enumerate(places.CIFAR_FILES)}
+    files = {name: cifar_records(3, seed=i) for i, name in enumerate(download.CIFAR_FILES)}
     for name, records in files.items():
         (folder / name).write_bytes(records.tobytes())
-    return np.concatenate([files[name] for name in places.CIFAR_TRAIN]), files["test_batch.bin"]
+    return np.concatenate([files[name] for name in download.CIFAR_TRAIN]), files["test_batch.bin"]
 
 
 def write_images(folder, names=("cat", "dog"), count=5, shape=(6, 5, 3), kind="PNG"):
@@ -238,10 +238,10 @@ class Server:
 
     def __init__(self, monkeypatch, name, files, *, announce=True):
         self.files, self.announce, self.asked = dict(files), announce, []
-        address = places.REMOTE[name][0]
+        address = download.REMOTE[name][0]
         sums = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
-        monkeypatch.setitem(places.REMOTE, name, (address, sums))
-        monkeypatch.setattr(places, "_open", self.open)
+        monkeypatch.setitem(download.REMOTE, name, (address, sums))
+        monkeypatch.setattr(download, "_open", self.open)
 
     def open(self, address):
         self.asked.append(address)
@@ -253,7 +253,7 @@ class Server:
 
 def small_mnist(tmp_path):
     write_idx(tmp_path / "origin")
-    return {name: (tmp_path / "origin" / name).read_bytes() for name in places.IDX_FILES}
+    return {name: (tmp_path / "origin" / name).read_bytes() for name in download.IDX_FILES}
 
 
 @pytest.mark.parametrize("announce", [True, False])
@@ -262,11 +262,11 @@ def test_a_download_is_kept_in_the_cache_and_not_repeated(announce, tmp_path, mo
     calls = []
     data = load("mnist", progress=lambda done, total: calls.append((done, total)))
     assert len(data.train[1]) == 12
-    assert server.asked == ["https://ossci-datasets.s3.amazonaws.com/mnist/" + f for f in places.IDX_FILES]
+    assert server.asked == ["https://ossci-datasets.s3.amazonaws.com/mnist/" + f for f in download.IDX_FILES]
     sizes = [len(content) for content in server.files.values()]
     assert calls == [(size, size if announce else 0) for size in sizes]
     kept = sorted(p.name for p in (tmp_path / "cache" / "discreet" / "mnist").iterdir())
-    assert kept == sorted(places.IDX_FILES)
+    assert kept == sorted(download.IDX_FILES)
     load("mnist")
     assert len(server.asked) == 4
 
@@ -297,7 +297,7 @@ def test_a_failed_download_leaves_nothing_and_says_what_to_put_where(error, tmp_
     server = Server(monkeypatch, "mnist", small_mnist(tmp_path))
     server.files[IMAGES] = error
     message = error_of("mnist")
-    assert all(file in message for file in places.IDX_FILES)
+    assert all(file in message for file in download.IDX_FILES)
     assert str(tmp_path / "cache" / "discreet" / "mnist") in message
     assert list((tmp_path / "cache" / "discreet" / "mnist").iterdir()) == []
 
@@ -313,9 +313,9 @@ def test_an_interruption_leaves_nothing(tmp_path, monkeypatch):
     assert list((tmp_path / "cache" / "discreet" / "mnist").iterdir()) == []
 
 
-@pytest.mark.parametrize("name", sorted(places.REMOTE))
+@pytest.mark.parametrize("name", sorted(download.REMOTE))
 def test_without_download_nothing_is_asked_for(name, tmp_path, monkeypatch):
-    monkeypatch.setattr(places, "_open", pytest.fail)
+    monkeypatch.setattr(download, "_open", pytest.fail)
     message = error_of(name, download=False)
     assert "may not be downloaded" in message
     assert str(tmp_path / "cache" / "discreet" / name) in message
@@ -326,9 +326,9 @@ def test_a_folder_that_cannot_be_made_is_one_clear_line(tmp_path):
     assert "cannot be downloaded" in error_of("mnist", folder=tmp_path / "file" / "below")
 
 
-@pytest.mark.parametrize("name", sorted(places.REMOTE))
+@pytest.mark.parametrize("name", sorted(download.REMOTE))
 def test_sums_are_sha256(name):
-    assert all(len(bytes.fromhex(s)) == 32 for s in places.REMOTE[name][1].values())
+    assert all(len(bytes.fromhex(s)) == 32 for s in download.REMOTE[name][1].values())
 
 
 # --- CIFAR-10 --------------------------------------------------------------------------------------------------------
@@ -412,7 +412,7 @@ def test_the_binary_version_is_read(below, tmp_path):
     assert torch.equal((data.test[0] * 255).round(), torch.tensor(test[:, 1:]).reshape(-1, 3, 32, 32).float())
 
 
-def archive(folder, names=places.CIFAR_FILES, below="cifar-10-batches-bin/"):
+def archive(folder, names=download.CIFAR_FILES, below="cifar-10-batches-bin/"):
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as packed:
         for name in names:
@@ -426,22 +426,22 @@ def archive(folder, names=places.CIFAR_FILES, below="cifar-10-batches-bin/"):
 @pytest.mark.parametrize("below", ["cifar-10-batches-bin/", "../../", "/"])
 def test_the_binary_version_is_downloaded_and_read_from_its_archive(below, tmp_path, monkeypatch):
     train, _ = write_cifar_binary(tmp_path / "origin")
-    Server(monkeypatch, "cifar10", {places.CIFAR_ARCHIVE: archive(tmp_path / "origin", below=below)})
+    Server(monkeypatch, "cifar10", {download.CIFAR_ARCHIVE: archive(tmp_path / "origin", below=below)})
     data = load("cifar10")
     assert data.train[1].tolist() == train[:, 0].tolist()
     assert torch.equal((data.train[0] * 255).round(), torch.tensor(train[:, 1:]).reshape(-1, 3, 32, 32).float())
-    assert [p.name for p in (tmp_path / "cache" / "discreet" / "cifar10").iterdir()] == [places.CIFAR_ARCHIVE]
+    assert [p.name for p in (tmp_path / "cache" / "discreet" / "cifar10").iterdir()] == [download.CIFAR_ARCHIVE]
 
 
 def test_damaged_archives_are_named(tmp_path):
     write_cifar_binary(tmp_path / "origin")
-    path = tmp_path / "here" / places.CIFAR_ARCHIVE
+    path = tmp_path / "here" / download.CIFAR_ARCHIVE
     path.parent.mkdir()
     sound = archive(tmp_path / "origin")
     for content, words in (
         (sound[: len(sound) // 2], "cannot be read"),
         (b"nothing", "cannot be read"),
-        (archive(tmp_path / "origin", places.CIFAR_FILES[:-1]), "has no test_batch.bin"),
+        (archive(tmp_path / "origin", download.CIFAR_FILES[:-1]), "has no test_batch.bin"),
     ):
         path.write_bytes(content)
         message = error_of("cifar10", folder=path.parent)

@@ -58,7 +58,19 @@ def audit(
 ) -> Figures:
     """Audit a finished run and write what was measured to its audit.json; a run with canaries is only read.
 
-    `quick` leaves the new run with canaries out. `tell(what, done, total)` is told how it goes.
+    Args:
+        folder: the run's.
+        canaries: how many the new run has; 1,000 by default, or as many as the model has room for.
+        level: the chance that a true claim is rejected.
+        quick: leave the new run with canaries out.
+        tell: called as tell(what, done, total) while it goes on.
+
+    Returns:
+        The figures that audit.json holds.
+
+    Raises:
+        ConfigError: if the run has not finished, is federated, or was trained on features with private statistics.
+        PrivacyError: if files of a run with canaries are not what its ledger declared.
     """
     check_level(level)
     place = Path(folder)

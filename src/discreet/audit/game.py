@@ -79,10 +79,23 @@ def play(
 ) -> Played:
     """Play `games` games in each of two worlds: the data are `others`, or `others` and the `unit`.
 
-    A game is `steps` releases; `loss(model, rows, step)` has one value a row, and may be another for each step, as an
-    attacker may choose it. `games_each` games are played on one attachment (None: all of them); with 1 every game is a
-    run of its own, with its own keys, as it must be for bounds that learn. Preflight is off, so that what it would
-    refuse can be measured. A `seed` makes the noise reproducible, for tests.
+    Args:
+        model: is trained on.
+        mechanism: bound and noise of a release.
+        others: rows that are in the data of both worlds.
+        unit: rows of the unit that is in the data of one world only.
+        loss: `loss(model, rows, step)` has one value a row; it may be another for each step, as an attacker may choose
+            it.
+        games: how many in each world.
+        steps: releases of a game.
+        games_each: how many games are played on one attachment (None: all of them). With 1 every game is a run of its
+            own, with its own keys, as it must be for bounds that learn.
+        delta: of the guarantee.
+        preflight: off by default, so that what it would refuse can be measured.
+        seed: makes the noise reproducible, for tests.
+
+    Returns:
+        What was measured in both worlds, beside what is proven.
     """
     check_int("games", games, least=8)
     check_int("steps", steps, least=1)

@@ -59,8 +59,16 @@ def best_of(
 ) -> tuple[float, Counts]:
     """The largest lower bound over a few declared numbers of guesses, each at an equal share of the level (Bonferroni).
 
-    `lower_bound(canaries, guesses, correct, level)` is the test. The list must have been fixed before the scores were
-    seen; what comes back is valid for all of it.
+    Args:
+        scores: of the canaries, higher for those that were likelier in.
+        coins: who was in.
+        declared: pairs of numbers of guesses, in and out. The list must have been fixed before the scores were seen;
+            what comes back is valid for all of it.
+        lower_bound: the test: `lower_bound(canaries, guesses, correct, level)`.
+        level: the chance that a true claim is rejected.
+
+    Returns:
+        The bound, and the numbers of guesses that gave it.
     """
     check_level(level)
     if not declared:
@@ -77,6 +85,16 @@ def counts_for(canaries: int, scores: npt.ArrayLike, coins: Coins, delta: float,
 
     A choice to be made before the run, from its plan (`rehearsed`). The test is valid whether it was good or not. Each
     number is judged by what it leaves one standard deviation below what is expected.
+
+    Args:
+        canaries: how many the run has.
+        scores: made up, as by `rehearsed`.
+        coins: made up likewise.
+        delta: of the guarantee.
+        level: the chance that a true claim is rejected.
+
+    Returns:
+        How many are guessed in, and how many out.
 
     >>> counts_for(2000, *rehearsed(rate=1.0, mu=1.5, steps=1), delta=1e-5)
     (100, 75)
@@ -100,8 +118,15 @@ def counts_for(canaries: int, scores: npt.ArrayLike, coins: Coins, delta: float,
 def rehearsed(rate: float, mu: float, steps: int, *, canaries: int = 20_000, seed: int = 0) -> tuple[Reals, Coins]:
     """Made-up scores and coins of a run in which a canary takes part in each step with chance `rate`.
 
-    `mu` is one step's: what the canary moves its sum by, in standard deviations of the noise. The score is the run's
-    `log_likelihood`. From a public generator, as nothing of it is secret.
+    Args:
+        rate: the chance of taking part in a step.
+        mu: what the canary moves the sum of one step by, in standard deviations of the noise.
+        steps: how many.
+        canaries: how many are made up.
+        seed: of a public generator, as nothing of it is secret.
+
+    Returns:
+        The run's `log_likelihood` of each, and the coins.
     """
     check_positive("mu", mu)
     check_int("steps", steps, least=1)

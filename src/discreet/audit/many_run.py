@@ -49,6 +49,12 @@ class Errors:
 def epsilon_lower_bound(absent: npt.ArrayLike, present: npt.ArrayLike, delta: float, level: float = 0.05) -> float:
     """What epsilon is at least at `delta`, with confidence 1 - level, from a statistic's values in both worlds.
 
+    Args:
+        absent: values of a statistic in games without the unit.
+        present: values in games with it.
+        delta: of the claim.
+        level: the chance that a true claim is rejected.
+
     >>> games = np.random.default_rng(0).standard_normal((2, 20_000))
     >>> round(epsilon_lower_bound(games[0], games[1] + 1.0, 1e-5), 2)  # 4.38 is the truth, 20,000 games see less
     2.25

@@ -92,7 +92,18 @@ def judge(
     false_positives: Sequence[float] = FALSE_POSITIVES,
     level: float = 0.05,
 ) -> Attack:
-    """How good an attack's scores are, higher for likelier members; beside what a guarantee's trade-off curve allows.
+    """How good an attack's scores are, beside what a guarantee's trade-off curve allows.
+
+    Args:
+        name: the attack's.
+        scores: one for each example, higher for likelier members.
+        members: whether each was in the training.
+        tradeoff: the guarantee's curve, if there is one to compare with.
+        false_positives: rates at which true positives are told.
+        level: of the intervals.
+
+    Returns:
+        The area under the curve with its interval, and a point for each rate.
 
     >>> random = np.random.default_rng(0)
     >>> members = np.arange(4000) < 2000
@@ -195,9 +206,14 @@ def confidence(logits: npt.ArrayLike, labels: npt.ArrayLike) -> Reals:
 def lira(target: npt.ArrayLike, shadows: npt.ArrayLike, inside: npt.ArrayLike, *, shared: bool = True) -> Reals:
     """The online likelihood ratio: log N(phi; in) - log N(phi; out), with both laws from shadow models.
 
-    `target` is the attacked model's confidence in each example, `shadows` [models, examples] the shadow models', and
-    `inside`, of the same shape, whether the example was in that model's training. `shared` takes one variance for all
-    examples, which is better below some 64 shadow models.
+    Args:
+        target: the attacked model's confidence in each example.
+        shadows: the shadow models' confidences, [models, examples].
+        inside: of the same shape, whether the example was in that model's training.
+        shared: take one variance for all examples, which is better below some 64 shadow models.
+
+    Returns:
+        A score for each example, higher for likelier members.
     """
     phi, values, coins = _shadows(target, shadows, inside)
     laws = [_normal(values, chosen, shared) for chosen in (coins, ~coins)]
@@ -247,9 +263,17 @@ def rmia(
     """The share of a population z that an example x dominates: LR(x, z) = (p(x | model) / p(x)) / (p(z | model) / p(z))
     is at least `gamma`.
 
-    Log-probabilities of the right label: of the examples and of the population by the attacked model, [examples] and
-    [population], and by reference models, [models, ...]. p is the mean over reference models. `offline` is the factor a
-    of models that never saw x, by which p(x) = ((1 + a) p_out(x) + 1 - a) / 2; None if half of them saw it.
+    Args:
+        target: log-probabilities of the right label by the attacked model, [examples].
+        reference: the same by reference models, [models, examples]; p is the mean over them.
+        population_target: log-probabilities by the attacked model, [population].
+        population_reference: the same by reference models, [models, population].
+        gamma: by how much a ratio has to dominate.
+        offline: the factor a of models that never saw x, by which p(x) = ((1 + a) p_out(x) + 1 - a) / 2; None if half
+            of them saw it.
+
+    Returns:
+        A score for each example, higher for likelier members.
     """
     check_positive("gamma", gamma)
     ratios = [

@@ -83,7 +83,22 @@ class AuditSpec:
 def declare(
     model: nn.Module, plan: Plan, canaries: int, *, level: float = 0.05, score: Score | None = None, seed: int = 0
 ) -> AuditSpec:
-    """Fix an audit from the model and the plan alone; a ConfigError says why a plan cannot be audited so."""
+    """Fix an audit from the model and the plan alone.
+
+    Args:
+        model: whose gradients canaries have.
+        plan: of the run.
+        canaries: how many.
+        level: the chance that a true claim is rejected.
+        score: how a canary is judged; by default the first that the plan allows.
+        seed: of the canaries' directions, which are public.
+
+    Returns:
+        What the ledger says before the first release.
+
+    Raises:
+        ConfigError: says why a plan cannot be audited so.
+    """
     check_int("[audit] canaries", canaries, least=2)
     check_level(level)
     bound = plan.mechanism.bound

@@ -14,10 +14,10 @@ from safetensors.torch import save
 
 from discreet.data.columns import column_names, read_columns
 from discreet.data.dataset import Data, Split, notes
+from discreet.data.download import CIFAR_FILES, Files, cache_folder
 from discreet.data.files import MOST_ROWS, Progress, reading, whole_file
 from discreet.data.images import Octets, class_names, decoded, labelled, scaled
-from discreet.data.known import check_labels, fewer
-from discreet.data.places import CIFAR_FILES, Found, cache_folder
+from discreet.data.mnist import check_labels, fewer
 from discreet.errors import ConfigError
 
 _SHAPE = (3, 32, 32)
@@ -27,7 +27,7 @@ _JPEG = "JPEG copies, not the original images"
 Bytes = tuple[Octets, Octets]  # images and labels
 
 
-def cifar10(source: Found, limit: int | None, progress: Progress | None) -> Data:
+def cifar10(source: Files, limit: int | None, progress: Progress | None) -> Data:
     """CIFAR-10 from the files that were found; of images to be decoded only the first `limit` of each part are."""
     kind = source.train[0].suffix
     note = ""
@@ -78,7 +78,7 @@ def _records(files: Iterable[tuple[Path, bytes]]) -> Bytes:
     return records[:, 1:].reshape(-1, *_SHAPE).copy(), records[:, 0].copy()
 
 
-def _folders(source: Found, limit: int | None, progress: Progress | None) -> tuple[tuple[Bytes, Bytes], str]:
+def _folders(source: Files, limit: int | None, progress: Progress | None) -> tuple[tuple[Bytes, Bytes], str]:
     (train,), (test,) = source.train, source.test
     names = class_names(train)
     if len(names) != 10:
@@ -94,7 +94,7 @@ def _folders(source: Found, limit: int | None, progress: Progress | None) -> tup
     return (parts[0], parts[1]), _JPEG if jpeg else ""
 
 
-def _tables(source: Found, limit: int | None, progress: Progress | None) -> tuple[tuple[Bytes, Bytes], str]:
+def _tables(source: Files, limit: int | None, progress: Progress | None) -> tuple[tuple[Bytes, Bytes], str]:
     """Images from parquet files, or as they were decoded from the same files before."""
     digest = hashlib.sha256()
     for path in (*source.train, *source.test):

@@ -40,13 +40,27 @@ def private_ranges(
     stand out of the noise. A column of which none does is left out of the answer: with so few rows or so much noise
     its range must be stated.
 
-    `table` is a .csv or .parquet file or a mapping from columns to their values. `adjacency` is that of the run's plan.
-    `seed` makes the noise reproducible; whoever knows it can take the noise off again, so that nothing is private.
-
     Guarantee: a row is in at most one bin of each column, so it moves the counts, which are whole numbers, by at most
     sqrt(number of columns) in l2, and this is one Gaussian query of multiplier `noise`. The cost is in the ledger
     before a row is read (only the columns' names are), and a cap that it does not fit under raises BudgetExhausted.
     Values that are missing or no numbers are in no bin, and cause no error. One row is one unit.
+
+    Args:
+        table: a .csv or .parquet file, or a mapping from columns to their values.
+        columns: whose ranges are asked for.
+        noise: the multiplier of the one query.
+        ledger: where it is counted.
+        low: the magnitude at which the bins begin.
+        high: the magnitude at which they end.
+        tail: the quantile at which a range begins; it ends at 1 - tail.
+        adjacency: that of the run's plan.
+        seed: makes the noise reproducible; whoever knows it can take the noise off again, so that nothing is private.
+
+    Returns:
+        For each column its low and high, as a schema has them.
+
+    Raises:
+        BudgetExhausted: if the cost does not fit under the ledger's cap.
     """
     names = _distinct(columns)
     event = ranges_cost(noise, adjacency)

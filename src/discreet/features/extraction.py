@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from discreet._check import check_int
+from discreet.data.download import cache_folder
 from discreet.data.files import Progress
-from discreet.data.places import cache_folder
 from discreet.errors import ConfigError
 
 _FORMAT = 2  # of what is kept: to be raised where an extractor computes something else
@@ -68,9 +68,17 @@ def extract(
     Guarantee: an image's features are bit for bit the same whichever other images there are, as each is encoded alone
     and from memory of its own: an example that is left out moves nobody else's features by a rounding error.
 
-    `workers` threads, as many as there are processors if not given, take some images each. With `keep` features are
-    written to the cache (discreet/features in $XDG_CACHE_HOME or ~/.cache), readable for the owner alone, and read from
-    there when the same images are given with the same settings: they are as private as the images.
+    Args:
+        extractor: such as Patches, Scattering or Upright.
+        images: values from 0 to 1.
+        workers: threads that take some images each; as many as there are processors by default.
+        keep: write features to the cache (discreet/features in $XDG_CACHE_HOME or ~/.cache), readable for the owner
+            alone, and read them from there when the same images are given with the same settings. They are as private
+            as the images.
+        progress: called as progress(done, total).
+
+    Returns:
+        The features, and where they are kept.
     """
     workers = os.cpu_count() or 1 if workers is None else check_int("workers", workers, least=1)
     if images.ndim != 4:

@@ -135,9 +135,12 @@ class Vectorised:
 def engine_for(kind: Kind, model: nn.Module, local: Local, loss: Loss, example: Pair) -> tuple[Engine, bool]:
     """The engine for a model, and whether it was probed that no user has influence on another's update.
 
-    `example` is one record, of which only shapes and types are looked at: made-up users are trained. Engine "auto" is
-    the vectorised one where it makes the same updates as the loop; a model that carries something from one user to
-    the next is refused by either.
+    Args:
+        kind: "vectorised", "loop", or "auto": the vectorised one where it makes the same updates as the loop.
+        model: a model that carries something from one user to the next is refused by either.
+        local: what a user does with it.
+        loss: one value a row.
+        example: one record, of which only shapes and types are looked at: made-up users are trained.
     """
     if kind not in get_args(Kind):
         raise ConfigError(f"the engine is {kind!r}; it must be one of {', '.join(get_args(Kind))}.")

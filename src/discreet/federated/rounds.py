@@ -84,9 +84,12 @@ class Rounds(Session):
     def add(
         self, users: Sequence[int], updates: Mapping[str, Tensor], weights: Sequence[float] | Tensor | None = None
     ) -> None:
-        """Bound users' updates and add them; `updates` has for each parameter a tensor [users, *shape].
+        """Bound users' updates and add them.
 
-        `weights`, from 0 to 1, are what each bounded update is multiplied by.
+        Args:
+            users: their numbers.
+            updates: for each parameter a tensor [users, *shape].
+            weights: from 0 to 1: what each bounded update is multiplied by.
         """
         self._check()
         if self._cohort is None:

@@ -50,7 +50,7 @@ from discreet.training.augmentation import Images
 from discreet.runs.config import EXAMPLES, Config, FederatedSection
 from discreet.data import Data, load
 from discreet.data.dataset import validated
-from discreet.data.places import REMOTE
+from discreet.data.download import REMOTE
 from discreet.stages.serialization import to_toml
 from discreet.distributed.ranks import Ranks, find, refuse
 from discreet._check import check_positive, check_int

@@ -41,14 +41,28 @@ class Examples:
 
 
 def mislabelled(inputs: Tensor, labels: Tensor, classes: int, *, seed: int = 0) -> Examples:
-    """Real inputs, each with a wrong label drawn uniformly from the others: a model learns it only by heart."""
+    """Real inputs, each with a wrong label drawn uniformly from the others: a model learns it only by heart.
+
+    Args:
+        inputs: examples of the data's kind, one row each.
+        labels: the true class of each.
+        classes: how many classes there are.
+        seed: of the wrong labels.
+    """
     check_int("classes", classes, least=2)
     shift = torch.randint(1, classes, labels.shape, generator=torch.Generator().manual_seed(seed))
     return Examples(inputs, (labels + shift) % classes)
 
 
 def noise_images(shape: tuple[int, ...], count: int, classes: int, *, seed: int = 0) -> Examples:
-    """Inputs of uniform noise in [0, 1) with random labels: unlike all data, and unlike each other."""
+    """Inputs of uniform noise in [0, 1) with random labels: unlike all data, and unlike each other.
+
+    Args:
+        shape: of one input.
+        count: how many.
+        classes: how many classes there are.
+        seed: of inputs and labels.
+    """
     check_int("count", count, least=1)
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.rand((count, *shape), generator=generator)
@@ -106,9 +120,21 @@ class Directions:
 
 
 def directions(model: nn.Module, plan: Plan, count: int, *, width: int | None = None, seed: int = 0) -> Directions:
-    """So many orthonormal directions for a model, `width` random places each, and long enough to be cut by the bound.
+    """So many orthonormal directions for a model, random places each, and long enough to be cut by the bound.
 
-    By default as wide as the parameters allow: what real examples add is then spread thin over each direction.
+    Args:
+        model: whose trainable parameters are meant.
+        plan: its bound says how long a gradient has to be.
+        count: how many directions.
+        width: places of each; by default as many as the parameters allow, so that what real examples add is spread thin
+            over each direction.
+        seed: of places and signs, which are public.
+
+    Returns:
+        Canaries for `audit_run`.
+
+    Raises:
+        ConfigError: if so many do not fit into the parameters.
     """
     check_int("count", count, least=1)
     parameters = trainable(model)
@@ -142,7 +168,18 @@ def for_canaries(plan: Plan) -> Plan:
 
 
 def with_canaries(data: Rows, canaries: Examples | Directions, coins: Coins, *, keep_rows: bool) -> Any:
-    """The data and the canaries, each row with its canary's number; excluded ones `kept` as empty rows, or left out."""
+    """The data and the canaries, each row with its canary's number; excluded ones are empty rows, or left out.
+
+    Args:
+        data: the rows of a run.
+        canaries: examples or directions.
+        coins: which of them are in.
+        keep_rows: keep excluded ones as empty rows, instead of leaving them out.
+
+    Returns:
+        The data with inputs, targets and numbers; DATA stands for a row that is no canary, EXCLUDED for one that is
+        out.
+    """
     numbers = torch.arange(canaries.count)
     included = torch.from_numpy(coins)
     if keep_rows:

@@ -56,9 +56,15 @@ def memorisation(
     plain: Sequence[Trained] | None = None,
     tell: Tell = quiet,
 ) -> Memorisation:
-    """Train on noise with random labels, `runs` times anew, and compare with chance and with the guarantee's ceiling.
+    """Train on noise with random labels, and compare with chance and with the guarantee's ceiling.
 
-    `plain` are runs without privacy that were made before; one is made if none are given.
+    Args:
+        setting: model, plan and optimizers.
+        runs: how many times anew.
+        tolerance: how far above chance a plan is too weak.
+        level: the chance of a false alarm.
+        plain: runs without privacy that were made before; one is made if none are given.
+        tell: called as tell(what, done, total) while it goes on.
     """
     check_int("runs", runs, least=1)
     examples = known(setting.plan.sampling)

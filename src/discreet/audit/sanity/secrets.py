@@ -138,7 +138,16 @@ def secrets(
     level: float = 0.05,
     tell: Tell = quiet,
 ) -> Secrets:
-    """Train on text with secrets, `runs` times anew, and compare with chance and with the guarantee's ceiling."""
+    """Train on text with secrets, and compare with chance and with the guarantee's ceiling.
+
+    Args:
+        setting: model, plan and text.
+        runs: how many times anew.
+        candidates: how many others the secret might have been.
+        tolerance: how far above chance a plan is too weak.
+        level: the chance of a false alarm.
+        tell: called as tell(what, done, total) while it goes on.
+    """
     check_int("runs", runs, least=1)
     check_int("candidates", candidates, least=10)
     proven = setting.plan.fit_to(setting.model()).guarantee()

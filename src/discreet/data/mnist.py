@@ -10,9 +10,9 @@ import numpy as np
 import torch
 
 from discreet.data.dataset import Data, Pair
+from discreet.data.download import Files
 from discreet.data.files import MOST_ROWS, reading
 from discreet.data.images import Octets, scaled
-from discreet.data.places import Found
 from discreet.errors import ConfigError
 
 _DIGITS_TESTED = 360
@@ -34,7 +34,7 @@ def digits() -> Data:
     return Data("digits", train, test, (1, 8, 8), 10)
 
 
-def idx(name: str, source: Found) -> Data:
+def idx(name: str, source: Files) -> Data:
     """MNIST or Fashion-MNIST from the files that were found."""
     train, test = _idx_pair(*source.train), _idx_pair(*source.test)
     note = fewer(len(train[1]), len(test[1]), 60_000, 10_000)

@@ -49,14 +49,14 @@ REMOTE = {
 
 
 @dataclass(frozen=True)
-class Found:
+class Files:
     """The files of a well-known data set, for training and for testing."""
 
     train: tuple[Path, ...]
     test: tuple[Path, ...]
 
     @classmethod
-    def of(cls, name: str, folder: str | Path | None, download: bool, progress: Progress | None) -> "Found":
+    def of(cls, name: str, folder: str | Path | None, download: bool, progress: Progress | None) -> "Files":
         """Where the data is, after a download if need be."""
         shared = os.environ.get("DISCREET_DATA", "")
         places = [Path(folder)] if folder is not None else []
@@ -83,7 +83,7 @@ class Found:
         return source
 
     @classmethod
-    def inside(cls, name: str, place: Path) -> "Found | None":
+    def inside(cls, name: str, place: Path) -> "Files | None":
         """The files in one folder, or None if some are missing."""
         if name != "cifar10":
             files = [_plain_or_gzipped(place, file) for file in IDX_FILES]
