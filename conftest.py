@@ -6,9 +6,9 @@ from importlib.util import find_spec
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # as whoever starts Flower is to do; it is read when flwr is imported
 
 NEEDED = {
-    "flwr": ["src/discreet/integrations/flower.py", "tests/integrations/fake_grid.py"],
+    "flwr": ["src/discreet/integrations/flower", "tests/integrations/fake_grid.py"],
     "lightning": ["src/discreet/integrations/lightning.py", "tests/integrations/test_lightning.py"],
-    "transformers": ["src/discreet/integrations/transformers.py", "tests/integrations/hugging_face"],
+    "transformers": ["src/discreet/integrations/transformers", "tests/integrations/hugging_face"],
 }
 collect_ignore = [
     path

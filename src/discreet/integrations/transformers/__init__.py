@@ -22,7 +22,7 @@ if find_spec("transformers") is None:
     raise ConfigError("transformers is not installed; pip install 'discreet[transformers]'.")
 
 from discreet.integrations.transformers.losses import losses_for
-from discreet.integrations.transformers.trainer import PrivateTrainer
+from discreet.integrations.transformers.trainer import STATE, PrivateTrainer
 from discreet.integrations.transformers.units import Units
 
-__all__ = ["PrivateTrainer", "Units", "losses_for"]
+__all__ = ["STATE", "PrivateTrainer", "Units", "losses_for"]
