@@ -7,10 +7,10 @@ os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # as whoever starts Flower is to do;
 
 TESTS, SOURCE = "tests/integrations", "src/discreet/integrations"
 NEEDED = {
-    "flwr": [f"{SOURCE}/flower.py", "tests/fake_grid.py"],
+    "flwr": [f"{SOURCE}/flower", "tests/fake_grid.py"],
     "lightning": [f"{SOURCE}/lightning.py", f"{TESTS}/test_lightning.py"],
     "transformers": [
-        f"{SOURCE}/transformers.py",
+        f"{SOURCE}/transformers",
         f"{TESTS}/test_transformers.py",
         f"{TESTS}/test_transformer_families.py",
         "tests/tiny_transformers.py",

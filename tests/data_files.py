@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from discreet import ConfigError
-from discreet.data import load, places
+from discreet.data import download, load
 
 DELTA = 1e-5
 
@@ -81,10 +81,10 @@ def cifar_records(count, seed=0):
 
 def write_cifar_binary(folder):
     folder.mkdir(parents=True, exist_ok=True)
-    files = {name: cifar_records(3, seed=i) for i, name in enumerate(places.CIFAR_FILES)}
+    files = {name: cifar_records(3, seed=i) for i, name in enumerate(download.CIFAR_FILES)}
     for name, records in files.items():
         (folder / name).write_bytes(records.tobytes())
-    return np.concatenate([files[name] for name in places.CIFAR_TRAIN]), files["test_batch.bin"]
+    return np.concatenate([files[name] for name in download.CIFAR_TRAIN]), files["test_batch.bin"]
 
 
 def write_images(folder, names=("cat", "dog"), count=5, shape=(6, 5, 3), kind="PNG"):
@@ -129,10 +129,10 @@ class Server:
 
     def __init__(self, monkeypatch, name, files, *, announce=True):
         self.files, self.announce, self.asked = dict(files), announce, []
-        address = places.REMOTE[name][0]
+        address = download.REMOTE[name][0]
         sums = {file: hashlib.sha256(content).hexdigest() for file, content in files.items()}
-        monkeypatch.setitem(places.REMOTE, name, (address, sums))
-        monkeypatch.setattr(places, "_open", self.open)
+        monkeypatch.setitem(download.REMOTE, name, (address, sums))
+        monkeypatch.setattr(download, "_open", self.open)
 
     def open(self, address):
         self.asked.append(address)

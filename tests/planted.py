@@ -167,7 +167,7 @@ def noise_repeated(patch):
 
 
 def release_not_counted(patch):
-    patch.setattr(RunLedger, "spend", lambda self, possible=int, **notes: None)
+    patch.setattr(RunLedger, "spend", lambda self, *values, **notes: None)
 
 
 def seed_fixed(patch):
@@ -184,14 +184,14 @@ def blocks_not_counted(patch):
 
 
 def noise_on_one_tensor(patch):
-    def stretches(self, names, scales):
+    def scale_runs(self, names, scales):
         start = 0
         for i, name in enumerate(names):
             end = start + self._sizes[name]
             yield start, end, scales[name] if i == 0 else 0.0
             start = end
 
-    patch.setattr(FloatSums, "_stretches", stretches)
+    patch.setattr(FloatSums, "_scale_runs", scale_runs)
 
 
 def mean_of_the_batch(patch):

@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from discreet import ConfigError, PrivacyError
-from discreet.audit.finished import audit
+from discreet.audit.audit_run import audit
 from discreet.cli.app import app, main
 from discreet.runs.config import from_dict
 from discreet.runs.run import Watch, make_optimizer, resume, train

@@ -3,7 +3,7 @@ import urllib.error
 import pytest
 from data_files import CSV
 
-from discreet.data import places
+from discreet.data import download
 
 
 def no_network(address):
@@ -15,7 +15,7 @@ def _nothing_outside(tmp_path, monkeypatch):
     """No test finds or leaves anything outside its folder, nor reaches the network."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DISCREET_DATA", raising=False)
-    monkeypatch.setattr(places, "_open", no_network)
+    monkeypatch.setattr(download, "_open", no_network)
 
 
 @pytest.fixture

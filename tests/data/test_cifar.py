@@ -16,7 +16,7 @@ from data_files import (
     write_parquet,
 )
 
-from discreet.data import cifar, load, places
+from discreet.data import cifar, download, load
 
 
 def test_cifar_is_read_from_parquet_and_cached(tmp_path, monkeypatch):
@@ -97,7 +97,7 @@ def test_the_binary_version_is_read(below, tmp_path):
     assert torch.equal((data.test[0] * 255).round(), torch.tensor(test[:, 1:]).reshape(-1, 3, 32, 32).float())
 
 
-def archive(folder, names=places.CIFAR_FILES, below="cifar-10-batches-bin/"):
+def archive(folder, names=download.CIFAR_FILES, below="cifar-10-batches-bin/"):
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w:gz") as packed:
         for name in names:
@@ -111,22 +111,22 @@ def archive(folder, names=places.CIFAR_FILES, below="cifar-10-batches-bin/"):
 @pytest.mark.parametrize("below", ["cifar-10-batches-bin/", "../../", "/"])
 def test_the_binary_version_is_downloaded_and_read_from_its_archive(below, tmp_path, monkeypatch):
     train, _ = write_cifar_binary(tmp_path / "origin")
-    Server(monkeypatch, "cifar10", {places.CIFAR_ARCHIVE: archive(tmp_path / "origin", below=below)})
+    Server(monkeypatch, "cifar10", {download.CIFAR_ARCHIVE: archive(tmp_path / "origin", below=below)})
     data = load("cifar10")
     assert data.train[1].tolist() == train[:, 0].tolist()
     assert torch.equal((data.train[0] * 255).round(), torch.tensor(train[:, 1:]).reshape(-1, 3, 32, 32).float())
-    assert [p.name for p in (tmp_path / "cache" / "discreet" / "cifar10").iterdir()] == [places.CIFAR_ARCHIVE]
+    assert [p.name for p in (tmp_path / "cache" / "discreet" / "cifar10").iterdir()] == [download.CIFAR_ARCHIVE]
 
 
 def test_damaged_archives_are_named(tmp_path):
     write_cifar_binary(tmp_path / "origin")
-    path = tmp_path / "here" / places.CIFAR_ARCHIVE
+    path = tmp_path / "here" / download.CIFAR_ARCHIVE
     path.parent.mkdir()
     sound = archive(tmp_path / "origin")
     for content, words in (
         (sound[: len(sound) // 2], "cannot be read"),
         (b"nothing", "cannot be read"),
-        (archive(tmp_path / "origin", places.CIFAR_FILES[:-1]), "has no test_batch.bin"),
+        (archive(tmp_path / "origin", download.CIFAR_FILES[:-1]), "has no test_batch.bin"),
     ):
         path.write_bytes(content)
         message = error_of("cifar10", folder=path.parent)

@@ -83,7 +83,22 @@ class AuditSpec:
 def declare(
     model: nn.Module, plan: Plan, canaries: int, *, level: float = 0.05, score: Score | None = None, seed: int = 0
 ) -> AuditSpec:
-    """Fix an audit from the model and the plan alone; a ConfigError says why a plan cannot be audited so."""
+    """Fix an audit from the model and the plan alone.
+
+    Args:
+        model: whose gradients canaries have.
+        plan: of the run.
+        canaries: how many.
+        level: the chance that a true claim is rejected.
+        score: how a canary is judged; by default the first that the plan allows.
+        seed: of the canaries' directions, which are public.
+
+    Returns:
+        What the ledger says before the first release.
+
+    Raises:
+        ConfigError: says why a plan cannot be audited so.
+    """
     check_int("[audit] canaries", canaries, least=2)
     check_level(level)
     bound = plan.mechanism.bound
@@ -92,10 +107,10 @@ def declare(
             f"{type(bound).__name__} bounds what goes through the network, and a gradient canary does not: its run "
             "cannot be audited so. Leave [audit] out, or clip gradients."
         )
-    made = directions(model, plan, canaries, seed=seed)
-    found = Filter.of(plan, made)
-    counts = rehearsed_counts(plan, made, found, level)
-    return AuditSpec(canaries, *counts, level, checked_score(score, made, found), seed)
+    units = directions(model, plan, canaries, seed=seed)
+    scoring = Filter.of(plan, units)
+    counts = rehearsed_counts(plan, units, scoring, level)
+    return AuditSpec(canaries, *counts, level, checked_score(score, units, scoring), seed)
 
 
 def verdicts(run: OneRun, guarantee: Guarantee) -> dict[str, Any]:
@@ -173,8 +188,8 @@ class RunAuditor:
             self.save()
         else:
             self._lose(f"{released:,} steps were released, and the coins of their canaries are gone")
-        kept = getattr(self._plan.sampling, "examples", None) is not None
-        return with_canaries(data, self._canaries, self._coins, kept=kept)
+        keep_rows = getattr(self._plan.sampling, "examples", None) is not None
+        return with_canaries(data, self._canaries, self._coins, keep_rows=keep_rows)
 
     def note(self, inputs: Tensor, targets: Tensor, who: Tensor) -> None:
         """Rows of the data that are about to be used, where others are compared with them."""
@@ -227,10 +242,10 @@ class RunAuditor:
             "guesses_out": declared.guesses_out,
             "covered": declared.score != "likelihood",
         }
-        found = self.result(guarantee)
-        if found is None:
+        audited = self.result(guarantee)
+        if audited is None:
             return told | {"canaries": declared.canaries, "level": declared.level, "lost": self.lost, "refuted": False}
-        return told | found.to_dict() | verdicts(found.result, guarantee)
+        return told | audited.to_dict() | verdicts(audited.result, guarantee)
 
     # --- what a crash must not take ------------------------------------------------------------------------------
 

@@ -356,7 +356,7 @@ def check(
     """
     import torch
 
-    from discreet.audit.sanity import running, showing
+    from discreet.audit.sanity import render, running
     from discreet.runs import config as configuration
 
     if sequences is not None:
@@ -396,11 +396,11 @@ def check(
         search = partial(running.calibrate, tries=tries) if calibrate else running.check
         found = search(made, asked, tell=tell)
     if out is not None:
-        showing.write(out, found)
+        render.write(out, found)
     if as_json:
-        typer.echo(showing.as_json(found))
+        typer.echo(render.as_json(found))
     else:
-        Console().print(*showing.tables(found), Text(showing.words(found)), sep="\n")
+        Console().print(*render.tables(found), Text(render.words(found)), sep="\n")
     if not found.passed:
         raise typer.Exit(1)
 
@@ -491,21 +491,21 @@ def audit(
     A run that was trained with --audit is tested again. Of any other the model is attacked as it is, and its code and
     plan by a new run with canaries on made-up data. Exits with 1 if what is proven is contradicted.
     """
-    from discreet.audit import finished, showing
+    from discreet.audit import audit_run, render
     from discreet.report import plots
     from discreet.report import write as write_report
 
     if plot is not None:
         plots.check(plot)
     with _counting() as tell:
-        found = finished.audit(run, canaries=canaries, level=level, quick=quick, tell=tell)
+        found = audit_run.audit(run, canaries=canaries, level=level, quick=quick, tell=tell)
         write_report([run])
     if plot is not None:
-        finished.plot(run, found, plot)
+        audit_run.plot(run, found, plot)
     if as_json:
         typer.echo(json.dumps(found, ensure_ascii=False))
     else:
-        Console().print(showing.after(found) if "membership" in found else showing.words(found))
+        Console().print(render.after(found) if "membership" in found else render.words(found))
     if found["refuted"]:
         raise typer.Exit(1)
 
@@ -545,7 +545,7 @@ def reproduce(
 
     For example: discreet reproduce 001 --quick
     """
-    from discreet.papers import FILES, running, showing
+    from discreet.papers import FILES, render, running
     from discreet.papers import experiment as find
     from discreet.papers import paper as open_paper
 
@@ -571,7 +571,7 @@ def reproduce(
     for number, one in enumerate(known, 1):
         with _cases(f"{one.name} ({number} of {len(known)})") as tell:
             found = running.run(paper, one, results, size=size, seeds=seeds, workers=workers, tell=tell)
-        rows = [dict(zip(showing.HEAD, row, strict=True)) for row in showing.stated_rows(one, found)]
+        rows = [dict(zip(render.HEAD, row, strict=True)) for row in render.stated_rows(one, found)]
         shown.append({"experiment": one.name, "trainings": len(found), "stated": rows, "found": one.found(found)})
         if as_json:
             continue
@@ -584,7 +584,7 @@ def reproduce(
             )
         console.print(Text(one.found(found)))
     everything = [(e, running.read(results / paper / e.name / f"{size}.jsonl")) for e in chosen.experiments]
-    page = showing.write(chosen, everything, results / paper, size, command)
+    page = render.write(chosen, everything, results / paper, size, command)
     if as_json:
         typer.echo(
             json.dumps({"paper": paper, "size": size, "page": str(page), "experiments": shown}, ensure_ascii=False)
@@ -716,9 +716,9 @@ def _print_outcome(outcome: "Outcome") -> None:
         console.print(f"\nAccuracy [bold]{outcome.accuracy:.1%}[/bold] on held-out data.\n")
     console.print(Panel(Text(str(outcome.guarantee)), title="What is proven", padding=(1, 2)))
     if outcome.audit is not None:
-        from discreet.audit import showing
+        from discreet.audit import render
 
-        console.print(Panel(showing.words(outcome.audit), title="What was measured", padding=(1, 2)))
+        console.print(Panel(render.words(outcome.audit), title="What was measured", padding=(1, 2)))
     if outcome.lost:
         console.print(f"\n{outcome.lost:,} steps were spent in a crash and are not repeated.")
     console.print(f"\nReport: {outcome.folder / 'report.html'}", soft_wrap=True)

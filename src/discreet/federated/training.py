@@ -43,17 +43,40 @@ def fit(
 ) -> FitResult:
     """Train a model on users' data by a plan whose units are users, to the end of its rounds.
 
-    - `users`: for each user a pair of tensors, inputs and targets (`Users` makes them); they may differ in length;
-    - `local`: what a user does with the model; `optimizer` is the server's: SGD with learning rate 1 if not given,
-      which is FedAvg; any other of torch's, with momentum or adaptive, costs nothing more;
-    - `weights`: for each user a number from 0 to 1 that the bounded update is multiplied by; `denominator` is then the
-      public total weight of a round, which sums are divided by (the number of users in a round if not given);
-    - `engine`: "vectorised" trains all users of a round in one pass, "loop" one after the other, "auto" the first where
-      it makes the same updates;
-    - `evaluate_every`: rounds between evaluations, in units of passes over the users: 1 is as many rounds as take each
-      user once on average.
+    Args:
+        model: is trained in place.
+        users: for each user a pair of tensors, inputs and targets (`Users` makes them); they may differ in length.
+        plan: its units are users.
+        local: what a user does with the model.
+        test: rows to evaluate on.
+        loss: one value a row; by default it is chosen by the targets.
+        optimizer: the server's. By default it is SGD with learning rate 1, which is FedAvg; any other of torch's, with
+            momentum or adaptive, costs nothing more.
+        schedule: stepped after each release, and for those that a crash has lost.
+        weights: for each user a number from 0 to 1 that the bounded update is multiplied by.
+        denominator: with weights, the public total weight of a round, which sums are divided by; by default the number
+            of users in a round.
+        engine: "vectorised" trains all users of a round in one pass, "loop" one after the other, "auto" the first where
+            it makes the same updates.
+        ledger: the file that counts what is released.
+        checkpoint: a file with the run's state; where it exists, the run continues from it.
+        checkpoint_every: seconds between two writes of it.
+        averaging: the decay of a running average of the weights, which the model has at the end; 0 for none.
+        evaluate_every: rounds between evaluations, in units of passes over the users: 1 is as many rounds as take each
+            user once on average.
+        evaluate_rows: rows at a time.
+        preflight: whether the model is checked first.
+        seed: makes draws and noise reproducible, for tests; the guarantee then says that it is broken.
+        on_begin: called with the rounds that were done before, and all.
+        on_step: called after each round.
+        on_record: called with each evaluation.
+        stop: asked after each round whether to stop.
 
-    The rest is as in `discreet.fit`. What is wrong with the arguments is said before anything is counted.
+    Returns:
+        The model's guarantee, and what was measured.
+
+    Raises:
+        ConfigError: for what is wrong with the arguments, before anything is counted.
     """
     if not len(users):
         raise ConfigError("there are no users to train on.")
@@ -99,17 +122,17 @@ def fit(
 
 def _example(users: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """One record, for its shape and type; all users' must be alike, or one's would change how others' are read."""
-    found: tuple[Tensor, Tensor] | None = None
+    first: tuple[Tensor, Tensor] | None = None
     for x, y in users:
         if len(x) != len(y):
             raise ConfigError("a user has inputs and targets of different lengths; one target a record.")
         if not len(x):
             continue
-        found = (x[0], y[0]) if found is None else found
+        first = (x[0], y[0]) if first is None else first
         if any(
-            (a.shape[1:], a.dtype, a.device) != (b.shape, b.dtype, b.device) for a, b in zip((x, y), found, strict=True)
+            (a.shape[1:], a.dtype, a.device) != (b.shape, b.dtype, b.device) for a, b in zip((x, y), first, strict=True)
         ):
             raise ConfigError("users' records differ in shape, type or device; they must all be alike.")
-    if found is None:
+    if first is None:
         raise ConfigError("no user has any records.")
-    return found
+    return first

@@ -166,8 +166,8 @@ class Privacy(Callback):
 
         def loss_fn(batch: Any) -> Tensor:
             step: Any = model.training_step
-            found = step(batch, self._batch[1]) if len(signature(step).parameters) > 1 else step(batch)
-            return found["loss"] if isinstance(found, dict) else found
+            result = step(batch, self._batch[1]) if len(signature(step).parameters) > 1 else step(batch)
+            return result["loss"] if isinstance(result, dict) else result
 
         with _silent(model):
             self.private.backward_of(tensor, loss_fn, self._batch[0])

@@ -8,8 +8,26 @@ page.py      the page; page.css, chart.css and page.js are its looks
 files.py     the page on disk, and the figures beside it
 """
 
-from discreet.report.files import write
+from discreet.report import html
+from discreet.report.charts import Axis, Chart, Series
+from discreet.report.files import csv_table, draw, save, write
 from discreet.report.page import page, render
 from discreet.report.record import Audit, AuditPoint, Measure, Record, read
 
-__all__ = ["Audit", "AuditPoint", "Measure", "Record", "page", "read", "render", "write"]
+__all__ = [
+    "Audit",
+    "AuditPoint",
+    "Axis",
+    "Chart",
+    "Measure",
+    "Record",
+    "Series",
+    "csv_table",
+    "draw",
+    "html",
+    "page",
+    "read",
+    "render",
+    "save",
+    "write",
+]

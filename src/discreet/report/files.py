@@ -40,20 +40,25 @@ def write(
     try:
         beside = target / BESIDE
         storage.make_folder(beside)
-        storage.replace(beside / "runs.csv", _runs(records), durable=False)
+        save(beside / "runs.csv", _runs(records))
         words = f"Each figure and its data: {BESIDE}. {draw(drawn, beside)}"
         page = target / "report.html"
-        storage.replace(page, render(records, drawn, words), durable=False)
+        save(page, render(records, drawn, words))
     except OSError as error:
         raise ConfigError(f"the report cannot be written to {target}: {error}") from error
     return page
 
 
+def save(path: Path, content: str | bytes) -> None:
+    """Have a file of a report hold this, whole or not at all; the disk is not waited for."""
+    storage.replace(path, content, durable=False)
+
+
 def draw(drawn: Sequence[Chart], folder: Path) -> str:
     """Write each chart as SVG, CSV and, with matplotlib, PNG; a line that says so where there is no PNG."""
     for chart in drawn:
-        storage.replace(folder / f"{chart.key}.svg", svg(chart, alone=True), durable=False)
-        storage.replace(folder / f"{chart.key}.csv", _csv(chart), durable=False)
+        save(folder / f"{chart.key}.svg", svg(chart, alone=True))
+        save(folder / f"{chart.key}.csv", _csv(chart))
     return _pictures(drawn, folder)
 
 
@@ -101,7 +106,7 @@ def _pictures(drawn: Sequence[Chart], folder: Path) -> str:
         _draw(chart, figure.subplots())
         picture = io.BytesIO()
         figure.savefig(picture, dpi=150, format="png")
-        storage.replace(folder / f"{chart.key}.png", picture.getvalue(), durable=False)
+        save(folder / f"{chart.key}.png", picture.getvalue())
     return ""
 
 

@@ -48,7 +48,7 @@ from discreet.audit.one_run import check_level
 from discreet.audit.witness import AuditSpec, RunAuditor, declare
 from discreet.data import Data, load
 from discreet.data.dataset import validated
-from discreet.data.places import REMOTE
+from discreet.data.download import REMOTE
 from discreet.distributed.ranks import Ranks, find, refuse
 from discreet.errors import ConfigError, PrivacyError
 from discreet.features.pipeline import Features, Pipeline

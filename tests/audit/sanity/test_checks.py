@@ -53,7 +53,7 @@ def test_training_too_short_says_nothing():
     assert memorisation(slow, runs=1, tolerance=0.15).verdict.word == "says nothing"
 
 
-def broken_release(self, noise, scales, source, factor=1.0, total=None):
+def broken_release(self, noise, scales, source, factor=1.0, total=None, memory=None):
     """The bounded sums, three times over, and no noise."""
     found = {n: view.clone() * 3 * factor for n, view in self._open().items()}
     self.clear()
