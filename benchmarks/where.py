@@ -40,9 +40,9 @@ from discreet.gradients import engine
 from discreet.gradients.convolution import Convolution
 from discreet.gradients.forms import OuterProducts
 from discreet.gradients.reparametrized import Prepared
-from discreet.release import private
-from discreet.release.preflight import sums, watch
-from discreet.release.preflight import watch_sum as aggregate
+from discreet.release import private, sums
+from discreet.release import private_sum as aggregate
+from discreet.release.preflight import watch
 from discreet.stages.noise.random import KeyTree
 
 PARTS = ("forward", "backward", "gradients", "bound", "sums", "noise", "rest", "optimizer")

@@ -110,7 +110,7 @@ def loader_alone() -> Step:
     """The library's draws and its loading, as `batches` does both, without a model."""
     data, _ = images()
     handle = attached(nn.Linear(1, 1), data)
-    loaded = load(data, (part for _, part in handle._draw(Shares(0, 1, len(data[0])), None, None)))
+    loaded = load(data, (part for _, part in handle._loop._draw(Shares(0, 1, len(data[0])), None, None)))
     return lambda: len(next(loaded)[0])
 
 
