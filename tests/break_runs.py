@@ -26,7 +26,7 @@ from discreet.report import read
 from discreet.runs.run import Watch, read_end, resume, train
 
 FAULTS = ("deaths", "again", "refusals", "finished", "stopped")
-REFUSED = ("ConfigError", "PrivacyError", "OSError")
+REFUSED = ("ConfigError", "PrivacyError")  # which the command line says in one line; anything else is a traceback
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ def break_at(point, place):
     last = live(lambda: kind.go_on(place), Disk(place))
     seen += last.released
     try:
-        assert said == "" or said.split(":")[0] in ("ConfigError", "PrivacyError", "OSError"), said
+        assert said == "" or said.split(":")[0] in REFUSED, said
         assert last.ended == "done", f"it cannot be resumed: {last.ended}"
         kind.check(place, seen)
     except Exception as error:

@@ -19,8 +19,8 @@ import discreet
 from discreet import ConfigError, Ledger, Plan, PrivacyError
 from discreet.features import PrivatePCA
 from discreet.ledger import chained
-from discreet.runs import Watch, read_end, resume, train
 from discreet.runs.config import from_dict
+from discreet.runs.run import Watch, read_end, resume, train
 
 SMALL = {
     "data": {"name": "digits"},

@@ -138,9 +138,12 @@ def test_a_ledger_whose_first_line_was_cut_off_has_counted_nothing_and_is_begun_
 
 def test_a_ledger_that_lost_what_a_checkpoint_knows_is_not_begun_anew(table, tmp_path):
     train(config(table), tmp_path / "a", stopping(3))
-    (tmp_path / "a" / "ledger.jsonl").write_bytes(b"")
-    with pytest.raises(PrivacyError, match="lacks a line that the checkpoint knows of"):
-        resume(tmp_path / "a")
+    lines = (tmp_path / "a" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    for left, words in ((b"", "what the run has spent is gone from"), (lines[0], "lacks a line that the checkpoint")):
+        (tmp_path / "a" / "ledger.jsonl").write_bytes(left)
+        with pytest.raises(PrivacyError, match=words):
+            resume(tmp_path / "a")
+        assert (tmp_path / "a" / "ledger.jsonl").read_bytes() == left
 
 
 @pytest.mark.parametrize("torn", [None, b"", b'{"at": "20'])

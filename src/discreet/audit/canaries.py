@@ -25,9 +25,9 @@ from discreet.audit import curves
 from discreet.audit.guessing import Coins, Counts, Reals, count_correct, counts_for, guess, log_likelihood, rehearsed
 from discreet.audit.one_run import OneRun
 from discreet.errors import ConfigError
+from discreet.release.attachment import attach
 from discreet.release.batching import length_of
 from discreet.release.guards import trainable
-from discreet.release.session import attach
 from discreet.stages.noise import Gaussian
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan

@@ -34,6 +34,7 @@ from discreet.models.networks import build
 from discreet.release.batching import length_of
 from discreet.report import plots
 from discreet.runs import config as configuration
+from discreet.runs import folder as run_folder
 from discreet.runs import run as runs
 from discreet.runs.config import Config
 from discreet.stages.plan import Plan
@@ -61,6 +62,7 @@ def audit(
     """
     check_level(level)
     place = Path(folder)
+    run_folder.check_files(place)
     outcome = runs.read_end(place)
     if outcome is None:
         raise ConfigError(f"{place} is no run that has finished; go on with: discreet resume {place}")
@@ -75,12 +77,13 @@ def audit(
             f"{place} was trained on features with private statistics, and an audit's rows and canaries have none; "
             "audit the same plan without [features]."
         )
-    if config.audit.canaries:
+    run = verify_folder(place)[1]
+    if config.audit.canaries or run.audit is not None:
         return again(place)
     figures: Figures = {"audited": "pipeline", "refuted": False} | _attacked(place, config, outcome.guarantee, level)
     if not quick:
         points = figures["points"]
-        figures |= _pipeline(place, config, canaries, level, tell)
+        figures |= _pipeline(Plan.from_dict(run.plan), config, canaries, level, tell)
         figures["points"] = points + figures.pop("canary_points", [])
     runs.write(place / "audit.json", json.dumps(figures))
     return figures
@@ -221,13 +224,12 @@ def losses_of(model: nn.Module, rows: Rows, loss: Loss, batch_size: int) -> np.n
         model.train(training)
 
 
-def _pipeline(folder: Path, config: Config, canaries: int | None, level: float, tell: Tell) -> Figures:
+def _pipeline(saved: Plan, config: Config, canaries: int | None, level: float, tell: Tell) -> Figures:
     """One new run of the same code and plan with canaries, on uniform noise of the data's shape with random labels."""
     data = runs.read_data(config)
     inputs, targets = made_up(data)
     torch.manual_seed(config.run.seed)
     model = build(config.model.name, data.shape, data.classes or 1, **config.model.settings).to(config.run.device)
-    saved = Plan.load(folder / "plan.toml")
     count = min(CANARIES, sum(p.numel() for p in model.parameters())) if canaries is None else canaries
     try:
         plan = _room(saved, len(inputs), count)

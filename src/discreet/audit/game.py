@@ -16,9 +16,9 @@ from discreet._check import check_int
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import many_run
 from discreet.errors import ConfigError
+from discreet.release.attachment import attach
 from discreet.release.batching import length_of
 from discreet.release.guards import trainable
-from discreet.release.session import attach
 from discreet.stages.mechanism import Mechanism
 from discreet.stages.noise import Gaussian
 from discreet.stages.plan import Plan

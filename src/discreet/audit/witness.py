@@ -40,7 +40,7 @@ from discreet.audit.canaries import (
 from discreet.audit.guessing import count_correct, guess
 from discreet.audit.one_run import OneRun, check_level
 from discreet.errors import ConfigError
-from discreet.release.session import attach
+from discreet.release.attachment import attach
 from discreet.stages.noise import Gaussian
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
@@ -251,7 +251,10 @@ class RunAuditor:
     def forget_secret(self) -> None:
         """Take coins and scores from the disk: the audit is done."""
         if self._path is not None:
-            storage.remove(self._path)
+            try:
+                storage.remove(self._path)
+            except OSError as error:
+                raise ConfigError(f"the audit's coins cannot be taken from {self._path}: {error}") from error
 
     def _read(self) -> None:
         assert self._path is not None

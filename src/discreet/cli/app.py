@@ -75,7 +75,7 @@ def demo(
     from discreet.cli import demo as digits
     from discreet.ledger.verification import verify as check
     from discreet.models.networks import build
-    from discreet.release.preflight.isolation import preflight
+    from discreet.release.preflight.check import preflight
     from discreet.runs.run import train as begin
 
     config, folder = digits.config(epsilon, delta, epochs), digits.free(out)

@@ -15,7 +15,8 @@ from discreet.gradients.engine import UnitGradients
 from discreet.gradients.forms import Materialised, Use, sum_dtype
 from discreet.ledger import Ledger
 from discreet.release.guards import ParameterGuard, ready, trainable
-from discreet.release.private_sum import PrivateSum, Session
+from discreet.release.private_sum import PrivateSum
+from discreet.release.session import Session
 from discreet.stages.plan import Plan
 
 

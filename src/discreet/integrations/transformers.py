@@ -27,9 +27,10 @@ from discreet._check import check_int
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.gradients.engine import MEMORY
 from discreet.ledger import Ledger
+from discreet.release.attachment import attach
 from discreet.release.batching import Collate, length_of
 from discreet.release.guards import trainable
-from discreet.release.session import Private, attach
+from discreet.release.private import Private
 from discreet.stages.plan import Plan
 from discreet.training.checkpoint import load_checkpoint, save_checkpoint
 from discreet.training.losses import Reduction, label_losses, sequence_losses, unit_losses

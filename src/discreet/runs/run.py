@@ -295,7 +295,7 @@ class _Featured:
             settings: Any = {"size": sampling.largest_batch_size, "adjacency": sampling.contract().adjacency}
             fitted = pipeline.fit(self._train, ledger, key=key, **settings)
             write(path, lambda scratch: save_statistics(fitted, scratch))
-        storage.remove(folder / NOISE)
+        run_folder.remove(folder / NOISE)
         self._watch.stage("whitening features")
         data = self._data
         train = pipeline.rows(self._train, fitted), as_tensors(data.train)[1]
@@ -357,6 +357,7 @@ def _conclude(fitted: FitResult, folder: Path, ledger: Ledger, witness: RunAudit
     The ledger is closed once the files are there whose hashes it has, and what is proven is what it proves.
     """
     run, end, audit = fitted.run, None, None
+    run_folder.keep_name(folder, run)
     run_folder.complete_records(folder, fitted.records)
     if fitted.finished:
         weights = {n: t.detach().cpu().clone().contiguous() for n, t in fitted.model.state_dict().items()}

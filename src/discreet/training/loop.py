@@ -20,10 +20,11 @@ from discreet.distributed.ranks import refuse
 from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients.engine import MEMORY
 from discreet.ledger import Ledger
+from discreet.release.attachment import attach
 from discreet.release.batching import length_of
 from discreet.release.chunk_size import chunk_that_fits, ran_out
-from discreet.release.private_sum import Session
-from discreet.release.session import OWN, attach
+from discreet.release.loss_function import OWN
+from discreet.release.session import Session
 from discreet.stages.plan import Plan
 from discreet.training.augmentation import Images
 from discreet.training.checkpoint import load_checkpoint, save_checkpoint
@@ -282,6 +283,7 @@ class _Losses:
         self._model, self._loss, self._augment, self._copies = model, loss, augment, copies
         self._audit, self._device = audit, next(model.parameters()).device
         self.own = OWN if own else None
+        self.given = () if own else (loss, augment)  # what may hold something that nobody knows of
 
     def __call__(self, batch: Any) -> Tensor:
         inputs, targets, *who = batch

@@ -27,7 +27,7 @@ from discreet import (
     PrivacyError,
     attach,
 )
-from discreet.release.private_sum import _checked_draw
+from discreet.release.draws import checked_draw
 
 N, D, K = 40, 6, 3
 
@@ -242,7 +242,7 @@ def test_a_bounded_network_does_not_tell_how_many_rows_it_was_given():
 @pytest.mark.parametrize("drawn", [(0, 1, 4040), (-17, 3), 0.25, ((7, 8), (9, 10))])
 def test_no_error_about_a_draw_shows_it(drawn):
     with pytest.raises(PrivacyError, match="no list of indices") as refused:
-        _checked_draw(drawn, 40)
+        checked_draw(drawn, 40)
     assert not re.findall(r"\d", str(refused.value))
 
 
@@ -860,9 +860,9 @@ class TestFixedFeatures:
             assert torch.equal(one, other)
 
     def test_known_norms_are_used_and_wrong_ones_are_caught_by_preflight(self, monkeypatch):
-        from discreet.release import session as private
+        from discreet.release import draws
 
-        monkeypatch.setattr(private, "squared_norms", lambda rows: torch.full((len(rows),), 1e-9, dtype=rows.dtype))
+        monkeypatch.setattr(draws, "squared_norms", lambda rows: torch.full((len(rows),), 1e-9, dtype=rows.dtype))
         with pytest.raises(discreet.PrivacyError, match="the bound does not bound"):
             self.released(fixed=True)
 
