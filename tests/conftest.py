@@ -18,9 +18,11 @@ collect_ignore = ["pinned/make.py", "old_runs/make.py"]  # they make what the te
 
 # What `make quick` leaves out, besides single tests that are marked: whole families, by the beginning of their path.
 SLOW = (
-    "audit/sanity", "benchmarks", "distributed", "integrations/test_accelerate", "integrations/test_flower",
-    "integrations/test_sklearn_checks", "integrations/test_transformer", "papers", "runs/test_crashes",
-    "runs/test_faults", "test_examples", "zoo",
+    "accounting/test_calibrate", "accounting/test_coordinate_pld", "audit", "benchmarks", "cli", "distributed",
+    "gradients/test_compositions", "integrations/test_accelerate", "integrations/test_flower",
+    "integrations/test_sklearn_checks", "integrations/test_transformer", "old_runs", "papers", "pinned",
+    "runs/test_crashes", "runs/test_faults", "stages/noise/test_distribution", "stages/test_planning",
+    "stages/test_presets", "test_docs", "test_examples", "zoo",
 )  # fmt: skip
 
 

@@ -197,7 +197,7 @@ def test_norms_follow_noisy_answers_and_nothing_else():
     values = torch.tensor([answer["0.weight..norm"] for answer in seen[:400]], dtype=torch.float64)
     expected = 2.0 * 0.5 / math.sqrt(0.2) / 40
     assert float(values.std()) == pytest.approx(expected, rel=0.15)
-    assert abs(float(values.mean())) < 4 * expected / 20
+    assert abs(float(values.mean())) < 5 * expected / 20  # five standard errors: a false alarm in 10^6 seeds
 
 
 def test_noise_cannot_drive_a_norm_below_the_least_or_away():
