@@ -164,6 +164,8 @@ class Plan:
             left.append(replace(one, multiplier=one.multiplier * factor, steps=count))
         return left
 
+    phases = events  # its former name, for one release
+
     @cached_property
     def stretches(self) -> tuple[tuple[int, float], ...]:
         """How many steps have which factor on the noise, in order."""
