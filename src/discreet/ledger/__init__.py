@@ -14,6 +14,7 @@ middle unnoticed. Kinds of lines:
     chain.py        how lines follow one another, and which could have been cut off by a crash
     state.py        what they add up to
     file.py         a ledger, its file and its lock
+    reading.py      its lines, checked and added up; what a crash cut off
     opening.py      the line that opens a run
     account.py      the releases of one run
     closing.py      the line that closes it
@@ -28,8 +29,9 @@ from discreet.ledger.account import RunLedger
 from discreet.ledger.chain import FORMAT, chained
 from discreet.ledger.closing import conclude, withdraw
 from discreet.ledger.conditions import SEEDED, same_rows, together
-from discreet.ledger.file import Identity, Ledger, LedgerFile, named, new_run, read, totals
+from discreet.ledger.file import Identity, Ledger, LedgerFile, named, new_run, totals
 from discreet.ledger.opening import steps_in_a_pass
+from discreet.ledger.reading import read
 from discreet.ledger.state import LedgerState, Run
 
 __all__ = [

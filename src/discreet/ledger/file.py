@@ -3,7 +3,7 @@
 import glob
 import secrets
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields, replace
 from multiprocessing.context import get_spawning_popen
@@ -16,7 +16,8 @@ from discreet.accounting import cost
 from discreet.accounting.events import ROW, Event, check_unit, in_words, units_of
 from discreet.accounting.guarantee import Guarantee, event_to_dict, guarantee
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
-from discreet.ledger.chain import FORMAT, chained, cut_off
+from discreet.ledger.chain import FORMAT, chained
+from discreet.ledger.reading import counted_as_torn, has_hash, read_lines
 from discreet.ledger.state import LedgerState, Run
 
 _WITHHELD = b""  # in place of a key that a pickle does not hold
@@ -194,63 +195,6 @@ def remedy(asked: str, unit: str) -> str:
     return "The two do not add up; ask for what protects the same, or of other data, counted elsewhere."
 
 
-def read(path: Path, key: bytes | None = None, stages: Sequence[type[Any]] = ()) -> tuple[LedgerState, bytes]:
-    """Everything in a file, and what follows its last line's end: empty unless a write was cut off.
-
-    A line that is not as it was written is a PrivacyError that names it, and a file that cannot be read a ConfigError.
-    """
-    content = LedgerState(stages=tuple(stages))
-    try:
-        torn = _read_lines(content, path, 0, key)
-    except OSError as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    return content, torn
-
-
-def _read_lines(
-    content: LedgerState, path: Path, start: int, key: bytes | None, tell: Callable[[bytes], None] | None = None
-) -> bytes:
-    """Add up the lines from a place in a file on; what follows the last one's end."""
-    rest = b""
-    for piece in storage.pieces(path, start):
-        *lines, rest = (rest + piece).split(b"\n")
-        for line in lines:
-            _take(content, path, line, key)
-            if tell is not None:
-                tell(line)
-    return rest
-
-
-def _take(content: LedgerState, path: Path, line: bytes, key: bytes | None) -> None:
-    try:
-        content.take(line, key)
-    except (PrivacyError, ConfigError) as error:
-        raise PrivacyError(f"{path} is damaged at line {content.lines + 1}: {error}.") from error
-
-
-def has_hash(path: Path, wanted: str) -> bool:
-    """Whether a file that was read holds a line with this hash."""
-    return storage.contains(path, f'"hash": "{wanted}"'.encode())
-
-
-def counted_as_torn(content: LedgerState, path: Path, torn: bytes) -> list[str]:
-    """For which runs a line that was cut off counts; a PrivacyError if it was not cut off by a crash.
-
-    What it would have counted did not happen, but counts. If it does not say whose it was, each run that is not over
-    counts one.
-    """
-    try:
-        if content.closed:
-            raise PrivacyError("something follows the line that closes the ledger")
-        told = cut_off(torn, content.head)
-    except PrivacyError as error:
-        raise PrivacyError(f"{path} is damaged at line {content.lines + 1}: {error}.") from error
-    if told.get("kind", "release") != "release":
-        return []
-    left = [name for name, run in content.runs.items() if run.released < run.steps and run.end is None]
-    return [name for name in left if name == told.get("run", name)]
-
-
 def totals(events: Sequence[Event], delta: float) -> dict[str, float]:
     """Epsilon for each unit, of those releases that protect it."""
     return {unit: cost([p for p in events if p.unit == unit], delta).epsilon for unit in units_of(events)}
@@ -347,7 +291,7 @@ class LedgerFile:
             self._read += len(line) + 1
             self._tell(line)
 
-        torn = _read_lines(self.content, path, self._read, self._key, tell)
+        torn = read_lines(self.content, path, self._read, self._key, tell)
         if torn:
             self._recover(path, torn)
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from discreet import _storage as storage
 from discreet.errors import ConfigError
-from discreet.ledger.file import read
+from discreet.ledger.reading import read
 
 
 @dataclass(frozen=True)

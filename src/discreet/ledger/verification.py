@@ -16,7 +16,7 @@ from discreet.accounting.tuning import Tuning
 from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger import LedgerState, Run, read, same_rows, steps_in_a_pass, together, totals
 from discreet.ledger.chain import OLD
-from discreet.ledger.file import counted_as_torn, has_hash
+from discreet.ledger.reading import counted_as_torn, has_hash
 from discreet.stages.plan import Plan, guarantee_of, known_stages
 from discreet.stages.sensitivity import Layout
 

@@ -56,7 +56,7 @@ from discreet.features.pipeline import load as load_statistics
 from discreet.features.pipeline import save as save_statistics
 from discreet.federated import Local, Users
 from discreet.ledger import Ledger, conclude
-from discreet.ledger.file import has_hash
+from discreet.ledger.reading import has_hash
 from discreet.ledger.verification import verify_folder
 from discreet.models.networks import build
 from discreet.release.batching import as_tensors, length_of
