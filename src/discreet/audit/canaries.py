@@ -33,7 +33,8 @@ from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
 from discreet.stages.sensitivity import Layout, norm_of
-from discreet.training.loop import Loss, Rows, loss_for
+from discreet.training.evaluation import loss_for
+from discreet.training.options import Loss, Rows
 
 Score = Literal["likelihood", "sum", "parameters", "loss"]
 

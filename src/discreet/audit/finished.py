@@ -38,7 +38,9 @@ from discreet.runs import run as runs
 from discreet.runs.config import Config
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
-from discreet.training.loop import Loss, Rows, fit, loss_for
+from discreet.training.evaluation import loss_for
+from discreet.training.loop import fit
+from discreet.training.options import Loss, Rows
 
 FALSE_POSITIVES = (0.001, 0.01, 0.1)
 CANARIES = 1000

@@ -45,7 +45,7 @@ from discreet.stages.noise import Gaussian
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
-from discreet.training.loop import Loss, Rows
+from discreet.training.options import Loss, Rows
 
 ATTACKERS: dict[str, str] = {
     "likelihood": "sees every released gradient, and knows all data and who was drawn, but for the canaries",

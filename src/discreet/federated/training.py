@@ -12,7 +12,9 @@ from discreet.federated.local import Local, Loss
 from discreet.federated.rounds import Rounds, checked_weights
 from discreet.ledger import Ledger
 from discreet.stages.plan import Plan
-from discreet.training.loop import FitResult, LoopState, Record, Rows, loss_for
+from discreet.training.evaluation import loss_for
+from discreet.training.options import Record, Rows, TrainingOptions
+from discreet.training.state import FitResult, LoopState
 
 
 def fit(
@@ -43,18 +45,58 @@ def fit(
 ) -> FitResult:
     """Train a model on users' data by a plan whose units are users, to the end of its rounds.
 
-    - `users`: for each user a pair of tensors, inputs and targets (`Users` makes them); they may differ in length;
-    - `local`: what a user does with the model; `optimizer` is the server's: SGD with learning rate 1 if not given,
-      which is FedAvg; any other of torch's, with momentum or adaptive, costs nothing more;
-    - `weights`: for each user a number from 0 to 1 that the bounded update is multiplied by; `denominator` is then the
-      public total weight of a round, which sums are divided by (the number of users in a round if not given);
-    - `engine`: "vectorised" trains all users of a round in one pass, "loop" one after the other, "auto" the first where
-      it makes the same updates;
-    - `evaluate_every`: rounds between evaluations, in units of passes over the users: 1 is as many rounds as take each
-      user once on average.
+    What is wrong with the arguments is said before anything is counted.
 
-    The rest is as in `discreet.fit`. What is wrong with the arguments is said before anything is counted.
+    Args:
+        model: is trained in place.
+        users: for each user a pair of tensors, inputs and targets (`Users` makes them); they may differ in length.
+        plan: what is released, and how often.
+        local: what a user does with the model.
+        optimizer: the server's: SGD with learning rate 1 if not given, which is FedAvg; any other of torch's, with
+            momentum or adaptive, costs nothing more.
+        weights: for each user a number from 0 to 1 that the bounded update is multiplied by.
+        denominator: the public total weight of a round, which sums are divided by; the number of users in a round if
+            not given.
+        engine: "vectorised" trains all users of a round in one pass, "loop" one after the other, "auto" the first
+            where it makes the same updates.
+        evaluate_every: rounds between evaluations, in passes over the users: 1 is as many rounds as take each user
+            once on average.
+        seed: of sampling and noise, for tests alone: a run with a seed is not private.
+
+    The others are as in `discreet.fit`.
+
+    Returns:
+        The model, what is proven of it, and its records.
+
+    Raises:
+        ConfigError: an argument is wrong, or does not go with another.
+        PrivacyError: the ledger was changed.
+        BudgetExhausted: the ledger's cap has no room.
     """
+    options = TrainingOptions(
+        test=test, loss=loss, optimizer=optimizer, schedule=schedule, ledger=ledger, checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every, averaging=averaging, evaluate_every=evaluate_every,
+        evaluate_rows=evaluate_rows, preflight=preflight, on_begin=on_begin, on_step=on_step, on_record=on_record,
+        stop=stop,
+    )  # fmt: skip
+    return train_rounds(
+        model, users, plan, options, local=local, weights=weights, denominator=denominator, engine=engine, seed=seed
+    )
+
+
+def train_rounds(
+    model: nn.Module,
+    users: Sequence[tuple[Tensor, Tensor]],
+    plan: Plan,
+    options: TrainingOptions,
+    *,
+    local: Local | None = None,
+    weights: Sequence[float] | Tensor | None = None,
+    denominator: float | None = None,
+    engine: Kind = "auto",
+    seed: int | None = None,
+) -> FitResult:
+    """`fit`, with the options of its loop as one value."""
     if not len(users):
         raise ConfigError("there are no users to train on.")
     if isinstance(plan, Plan):
@@ -62,37 +104,23 @@ def fit(
     shares = None if weights is None else checked_weights(weights, len(users))
     local = Local() if local is None else local
     example = _example(users)
-    chosen = loss or loss_for((example[0][None], example[1][None]))
-    course = LoopState(
-        model,
-        chosen,
-        torch.optim.SGD(model.parameters(), lr=1.0) if optimizer is None else optimizer,
-        schedule,
-        averaging=averaging,
-        test=test,
-        evaluate_every=evaluate_every,
-        evaluate_rows=evaluate_rows,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        on_begin=on_begin,
-        on_step=on_step,
-        on_record=on_record,
-        stop=stop,
-    )
-    work, alone = engine_for(engine, model, local, chosen, example)
-    rounds = Rounds(model, plan, ledger, denominator=denominator, preflight=preflight, seed=seed)
+    loss = options.loss or loss_for((example[0][None], example[1][None]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0) if options.optimizer is None else options.optimizer
+    state = LoopState(model, loss, optimizer, options)
+    work, alone = engine_for(engine, model, local, loss, example)
+    rounds = Rounds(model, plan, options.ledger, denominator=denominator, preflight=options.preflight, seed=seed)
     try:
-        rounds.alone = alone and preflight
-        course.begin(rounds, own=True)
+        rounds.alone = alone and options.preflight
+        state.begin(rounds, own=True)
         while rounds.remaining:
             number, cohort = rounds.released, rounds.draw(len(users))
             if cohort:
-                moved = work.updates([users[user] for user in cohort], cohort, number)
-                rounds.add(cohort, moved, None if shares is None else shares[cohort])
+                updates = work.updates([users[user] for user in cohort], cohort, number)
+                rounds.add(cohort, updates, None if shares is None else shares[cohort])
             rounds.release()
-            if course.released():
+            if state.released():
                 break
-        return course.end()
+        return state.end()
     finally:
         rounds.detach()
 

@@ -17,7 +17,9 @@ from discreet.data import load
 from discreet.errors import ConfigError
 from discreet.papers.experiment import Measured, Place
 from discreet.stages.plan import Plan
-from discreet.training.loop import OPTIMIZERS, Loss, evaluate, fit
+from discreet.training.evaluation import evaluate
+from discreet.training.loop import fit
+from discreet.training.options import OPTIMIZERS, Loss
 
 Pair = tuple[Tensor, Tensor]
 SAVED_EVERY = 45.0  # seconds between checkpoints: what a kill can cost

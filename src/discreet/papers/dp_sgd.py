@@ -21,7 +21,7 @@ from discreet.report.charts import Axis, Chart, Series
 from discreet.stages import presets as methods
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson, Shuffled
-from discreet.training.loop import evaluate
+from discreet.training.evaluation import evaluate
 
 EXAMPLES, LOT, NORM, DELTA, DIRECTIONS = 60_000, 600, 4.0, 1e-5, 60
 DELTAS = (1e-5, 1e-4, 1e-3, 1e-2)  # of figure 4

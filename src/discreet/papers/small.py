@@ -17,7 +17,7 @@ from discreet.models.networks import build
 from discreet.papers.course import Pair, pairs, seeded
 from discreet.papers.experiment import Place, Results
 from discreet.report.charts import Series
-from discreet.training.loop import evaluate
+from discreet.training.evaluation import evaluate
 
 RATES = {"mnist": 256 / 60_000, "cifar10": 256 / 50_000}  # of the papers: batches of 256
 SHOWN = {"mnist": "MNIST", "cifar10": "CIFAR-10 (JPEG copy)"}

@@ -31,7 +31,7 @@ from discreet.papers.verdicts import QUEUED, Verdict, above
 from discreet.report.charts import Axis, Chart, Series
 from discreet.stages import presets as methods
 from discreet.stages.plan import Plan
-from discreet.training.loop import evaluate
+from discreet.training.evaluation import evaluate
 
 _RANGES, _ACTIVE = (1.0, 2.0, 4.0), (1.0, 2.0, 4.0, 8.0)  # c and k; the paper's values can be seen in its figures only
 _RATES = (0.15, 0.6, 2.4)  # learning rates to choose from; the first is the tutorial's

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from discreet.accounting.guarantee import round_up
 from discreet.runs.run import Watch
-from discreet.training.loop import Record
+from discreet.training.options import Record
 
 _LINES_EVERY = 10.0  # seconds, where there is no terminal
 

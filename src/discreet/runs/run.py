@@ -65,7 +65,10 @@ from discreet.release.batching import as_tensors, length_of
 from discreet.models.networks import build
 from discreet.stages.plan import Plan
 from discreet.runs.folder import COINS, METRICS, NOISE, STATISTICS, write
-from discreet.training.loop import OPTIMIZERS, FitResult, Record, fit, loss_for
+from discreet.training.evaluation import loss_for
+from discreet.training.loop import fit
+from discreet.training.options import OPTIMIZERS, Record
+from discreet.training.state import FitResult
 from discreet.ledger.verification import verify_folder
 
 
