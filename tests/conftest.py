@@ -11,6 +11,7 @@ settings.register_profile("repo", deadline=None, derandomize=True, suppress_heal
 settings.register_profile("soak", deadline=None, max_examples=1000, suppress_health_check=QUIET)
 settings.load_profile("soak" if os.environ.get("DISCREET_SOAK") else "repo")
 torch.set_num_threads(1)
+collect_ignore = ["pinned/make.py", "old_runs/make.py"]  # they make what the tests beside them compare with
 
 
 @pytest.fixture(autouse=True)

@@ -152,7 +152,7 @@ def single_step_delta(losses, rate, multiplier, epsilon):
 
 
 @pytest.mark.parametrize(
-    ("phase", "delta", "low", "high"),
+    ("event", "delta", "low", "high"),
     [
         (Event(0.01, 0.0, 10), 1e-5, math.inf, math.inf),
         (Event(0.01, 1.0, 0), 1e-5, 0, 0),
@@ -257,7 +257,7 @@ def test_rare_great_gains_do_not_wrap_around():
 
 
 @pytest.mark.parametrize(
-    ("phase", "delta"),
+    ("event", "delta"),
     [
         (Event(0.01, 100.0, 10**6), 0.0398669),
         (Event(0.1, 300.0, 10**6), 0.13237166511518392),

@@ -71,7 +71,7 @@ def test_a_group_without_sampling_moves_the_sum_by_its_size():
 
 
 @pytest.mark.parametrize(
-    ("phase", "printed"),
+    ("event", "printed"),
     [
         (Event(1.0, 1.1, 60), 54.05),  # THEORY 7 prints 54.1
         (Event(1.0, 1.1, 60, adjacency="replace"), 158.4),

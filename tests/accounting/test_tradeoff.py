@@ -35,7 +35,7 @@ def test_the_trade_off_of_a_gaussian_curve(mu):
 
 
 @pytest.mark.parametrize(
-    "phase",
+    "event",
     [
         Event(0.01, 1.0, 500),
         Event(0.01, 1.0, 500, adjacency="replace"),

@@ -154,7 +154,7 @@ def test_a_model_that_was_not_attached_fails(monkeypatch):
     def astray(model, *arguments, **settings):
         return attach(copy.deepcopy(model), *arguments, **settings)
 
-    monkeypatch.setattr("discreet.lightning.attach", astray)
+    monkeypatch.setattr("discreet.integrations.lightning.attach", astray)
     privacy = Privacy(plan())
     with pytest.raises(PrivacyError, match="from another model"):
         trainer(privacy).fit(Module(), privacy.loader(dataset()))

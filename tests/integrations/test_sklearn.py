@@ -21,7 +21,7 @@ from discreet import BudgetExhausted, ConfigError, Ledger, PrivacyError, attach,
 from discreet.accounting import cost
 from discreet.accounting.events import Event
 from discreet.integrations.fit_registry import Register
-from discreet.training import fit as training
+from discreet.training import loop as training
 
 FAST = {"bounds": (-4, 4), "epochs": 3, "batch_size": 50}
 

@@ -229,7 +229,7 @@ def test_rows_that_really_are_a_users_move_the_covariance_by_as_much_as_is_count
 
 
 @pytest.mark.parametrize(
-    "phase",
+    "event",
     [
         Event(0.5, 4.0, 1),
         Event(1.0, 4.0, 1, hardening="exact"),

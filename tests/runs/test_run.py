@@ -556,7 +556,7 @@ def test_tensorboard_logs_are_written(table, tmp_path):
 
 
 def test_tensorboard_that_is_not_installed_is_said_at_the_beginning(table, tmp_path, monkeypatch):
-    monkeypatch.setattr("discreet.runs.find_spec", lambda name: None)
+    monkeypatch.setattr("discreet.runs.run.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="tensorboard needs a package"):
         train(config(table, run={"tensorboard": True}), tmp_path / "a")
     assert not (tmp_path / "a").exists()

@@ -113,7 +113,7 @@ class Guarantee:
 
     def to_json(self) -> str:
         """The machine-readable twin; infinite figures are the string "inf"."""
-        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        values = {_KEYS.get(f.name, f.name): getattr(self, f.name) for f in fields(self)}
         values["conditions"] = [asdict(c) for c in self.conditions]
         values["claims"] = [asdict(c) for c in self.claims]
         values["phases"] = [event_to_dict(p) for p in self.events]
@@ -131,19 +131,19 @@ class Guarantee:
             found = values.get("format") if isinstance(values, dict) else type(values).__name__
             raise ConfigError(f"the guarantee's format is {found!r}; this version reads {_FORMAT!r}.")
         del values["format"]
-        unknown = set(values) ^ {f.name for f in fields(cls)}
+        unknown = set(values) ^ {_KEYS.get(f.name, f.name) for f in fields(cls)}
         if unknown:
             raise ConfigError(f"a guarantee with missing or unknown fields: {', '.join(sorted(unknown))}.")
         try:
-            settings: dict[str, Any] = _numbers(values) | {
+            settings: dict[str, Any] = {k: v for k, v in _numbers(values).items() if k != "phases"} | {
                 "conditions": tuple(Condition(**c) for c in values["conditions"]),
                 "claims": tuple(Claim(**_numbers(c)) for c in values["claims"]),
-                "phases": tuple(event_from_dict(p, laws) for p in values["phases"]),
+                "events": tuple(event_from_dict(p, laws) for p in values["phases"]),
                 "tuning": None if values["tuning"] is None else build(values["tuning"], [Tuning]),
             }
             told = any("unit" in event for event in values["phases"]) or settings["epsilon"] == math.inf
             if not told:  # written before events said whom they protect
-                settings["phases"] = tuple(replace(p, unit=settings["unit"]) for p in settings["phases"])
+                settings["events"] = tuple(replace(p, unit=settings["unit"]) for p in settings["events"])
             return cls(**settings)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ConfigError(f"the guarantee cannot be read: {error}") from error
@@ -303,6 +303,7 @@ def _words(event: Event) -> str:
 
 
 _FORMAT = "discreet-guarantee/1"
+_KEYS = {"events": "phases"}  # what a field is called in files, where that is not its name
 _EMPTIED = {  # a unit that is no example has several records
     "one": "record were replaced by an empty one that contributes nothing",
     "several": "records were all replaced by empty ones that contribute nothing",

@@ -1,7 +1,7 @@
 """The releases of one run, counted in a ledger before they are made."""
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
@@ -351,23 +351,21 @@ class RunLedger:
         """Whether a line with this hash is in the file."""
         return self._book.knows(head)
 
-    def spend(
-        self, possible: Callable[[int], int] = int, rests_on: Sequence[Condition] | None = None, **notes: Any
-    ) -> None:
+    def spend(self, after: int = 0, rests_on: Sequence[Condition] | None = None, **notes: Any) -> None:
         """Count one release of the plan, before it is made.
 
-        - `possible(n)`: how many of the next n releases one unit can take part in: n, or less where the sampler takes
-          each unit only once in several steps;
-        - `rests_on`: what is known of how releases are made, written down where it is new;
-        - `notes`: what the line says beside.
+        Args:
+            after: how many releases this process has made before, since it took the run up (Plan.charges).
+            rests_on: what is known of how releases are made, written down where it is new.
+            **notes: what the line says beside.
         """
         if self._ahead == 0:
             with self._held():
                 first = max(self._spent, self._run.released)
                 count = max(1, min(self._reserve, self._plan.steps - first, self._run.stretch(first)[0]))
-                self._append(count, possible(count), **self._news_of(rests_on), **notes)
+                self._append(count, self._plan.charges(count, after=after), **self._news_of(rests_on), **notes)
             self._ahead = count
-        self._taken += possible(1)
+        self._taken += self._plan.charges(1, after=after)
         self._ahead -= 1
         self._spent += 1
 

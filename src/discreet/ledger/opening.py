@@ -21,7 +21,7 @@ def opening_of(plan: Plan, layout: Layout) -> dict[str, Any]:
         "kind": "run",
         "plan": plan.to_dict(),
         "steps": plan.steps,
-        "participations": plan.sampling.participations(plan.steps),
+        "participations": plan.charges(plan.steps),
         "pass": steps_in_a_pass(plan),
         "phase": event_to_dict(plan.event(layout, steps=1)),
         **({"schedule": plan.stretches} if plan.noise_schedule else {}),
@@ -42,7 +42,7 @@ def steps_in_a_pass(plan: Plan) -> int:
     low, high = 1, max(2, plan.steps + 1)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if plan.sampling.participations(middle) <= 1 else (low, middle)
+        low, high = (middle, high) if plan.charges(middle) <= 1 else (low, middle)
     return low
 
 

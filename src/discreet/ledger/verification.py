@@ -369,7 +369,7 @@ def _follows(opening: Mapping[str, Any], run: Run, stages: Sequence[type[Any]]) 
     expected = plan.event(layout, steps=1)
     if "unit" not in opening["phase"]:
         run.protects(expected.unit)
-    possible = plan.sampling.participations
+    possible = plan.charges
     same = replace(run.one, steps=expected.steps) == expected and plan.steps == opening["steps"]
     same &= [tuple(s) for s in opening.get("schedule", [])] == (list(plan.stretches) if plan.noise_schedule else [])
     if not same or opening["participations"] != possible(plan.steps) or opening["pass"] != steps_in_a_pass(plan):

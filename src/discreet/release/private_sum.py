@@ -59,6 +59,7 @@ class PrivateSum:
         self._columns = _columns(self.layout)
         self.bound: Any = plan.mechanism.bound
         self.state = self.bound.start(self.layout)
+        self._memory = plan.mechanism.start_noise()
         self._denoised = None if plan.mechanism.denoise is None else plan.mechanism.denoise.start(self.layout)
         self.root = self._own = KeyTree(seed)  # of what all ranks draw alike, and of this one's noise
         if not ranks.alone:
@@ -116,15 +117,15 @@ class PrivateSum:
         Where a pass over the data was broken off, by a crash say, the rest of it is lost: a new pass counts anew.
         """
         left = max(0, self.plan.steps - self.released)
-        allowed = self.plan.sampling.participations(self.plan.steps) - self._ledger.participations
-        while left and self._participations(left) > allowed:
+        allowed = self.plan.charges(self.plan.steps) - self._ledger.participations
+        while left and self.plan.charges(left, after=self._since_origin) > allowed:
             left -= 1
         return left
 
-    def _participations(self, steps: int) -> int:
-        """How many more releases a unit can take part in, in the next `steps` steps."""
-        count, done = self.plan.sampling.participations, self.released - self.origin_step
-        return count(done + steps) - count(done)
+    @property
+    def _since_origin(self) -> int:
+        """How many steps this process has released since it took over."""
+        return self.released - self.origin_step
 
     def draw(self, length: int, step: int) -> Draw:
         """Who takes part in a step, of `length` units: secret."""
@@ -265,7 +266,7 @@ class PrivateSum:
         together: dict[str, Any] = {} if ranks.alone else {"ranks": ranks.size, "rows": self.rows}
         shares = {"noise_shares": True} if ranks.noise_shares else {}
         told = {**together, **shares, **notes}
-        self._write(lambda: self._ledger.spend(self._participations, rests_on=rests_on, **known, **told))
+        self._write(lambda: self._ledger.spend(self._since_origin, rests_on, **known, **told))
         mechanism, part = self.plan.mechanism, ranks.noise_part if self._shards is None else 1.0
         scales = self._scales(mechanism.contract(self.layout, self.state), factor)
         over = 1 / self._count
@@ -276,10 +277,14 @@ class PrivateSum:
                 stream if part else None,
                 over if mechanism.denoise is None else 1.0,
                 None if ranks.alone else ranks.total,
+                self._memory,
             )
         except BaseException:
+            self._memory = mechanism.start_noise()  # half a step's noise is no past: later noise is independent of it
             ranks.leave()
             raise
+        if self._memory is not None:
+            self._memory.advance()
         answers = {name: released.pop(name) for name in self._asked}
         if mechanism.denoise is not None:
             law: Any = mechanism.noise.law
@@ -317,7 +322,7 @@ class PrivateSum:
         spent, remaining = self._ledger.events, self.remaining
         rest = self.plan.events(self.layout, after=self.released)
         if not self.plan.noise_schedule:
-            rest = [replace(rest[0], steps=self._participations(remaining))]
+            rest = [replace(rest[0], steps=self.plan.charges(remaining, after=self._since_origin))]
         same = self._ledger.same_rows(self.ranks.size)
         proven = guarantee_of(self.plan, self.layout, [*spent, *rest, *self._ledger.queries], taking_part=weakest(same))
         rests_on = [*proven.conditions, *self._ledger.conditions, *conditions]
@@ -376,7 +381,7 @@ class PrivateSum:
             raise PrivacyError("the state belongs to another plan; attach the plan it was saved with.")
         released = check_int("the state's number of releases", state.get("released", -1), least=0)
         taken = check_int("the state's number of participations", state.get("participations", released), least=0)
-        if not self.plan.sampling.participations(released) <= taken <= released <= self.plan.steps:
+        if not self.plan.charges(released) <= taken <= released <= self.plan.steps:
             raise PrivacyError(f"the state counts {released} releases and {taken} participations, which cannot be.")
         together = state.get("together", {})
         if not isinstance(together, Mapping) or set(together) - {"ranks", "rows", "noise_shares"}:
@@ -425,6 +430,7 @@ class PrivateSum:
         known = {**({"seeded": True} if state.get("seeded") else {}), **state.get("together", {})}
         self._write(lambda: (self._ledger.adopt(state), self._ledger.restore(released, taken, **known)))
         self.origin_step = self._ledger.released
+        self._memory = self.plan.mechanism.start_noise()
         if self._asked:
             self.state = state["bound"]
         self._denoised = state.get("denoise")

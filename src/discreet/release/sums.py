@@ -12,7 +12,7 @@ from discreet.distributed.ranks import Ranks
 from discreet.errors import PrivacyError
 from discreet.gradients.engine import UnitGradients
 from discreet.gradients.forms import parts, sum_dtype
-from discreet.stages.mechanism import Noise
+from discreet.stages.mechanism import Noise, NoiseMemory
 from discreet.stages.noise.discrete import discrete_gaussian
 from discreet.stages.noise.random import SecureStream
 from discreet.stages.sensitivity import GRID, Contract
@@ -33,6 +33,7 @@ class Sums(Protocol):
         source: SecureStream | None,
         factor: float = 1.0,
         total: "Total | None" = None,
+        memory: NoiseMemory | None = None,
     ) -> dict[str, Tensor]: ...
 
 
@@ -103,29 +104,41 @@ class FloatSums:
         source: SecureStream | None,
         factor: float = 1.0,
         total: Total | None = None,
+        memory: NoiseMemory | None = None,
     ) -> dict[str, Tensor]:
         """(Sum + noise) * factor for each tensor, and the sums are cleared.
 
         The noise is drawn on the CPU, whatever the device, and piece by piece. Without a `source` another rank draws
-        it, and `total` adds up what all ranks have.
+        it, and `total` adds up what all ranks have. `memory` is what the noise keeps from step to step, if anything.
         """
-        found, flats = self._open(), self._flats
+        views, flats = self._open(), self._flats
         self.clear()
         for key, names in self._groups.items():
             flat = flats[key]
             if source is not None:
-                self._add_noise(flat, noise, self._stretches(names, scales), source)
+                self._add_noise(key, flat, noise, self._scale_runs(names, scales), source, memory)
             (flat if total is None else total(flat)).mul_(factor)
-        return found
+        return views
 
     def _add_noise(
-        self, flat: Tensor, noise: Noise, stretches: Iterable[tuple[int, int, float]], source: SecureStream
+        self,
+        key: tuple[torch.device, torch.dtype],
+        flat: Tensor,
+        noise: Noise,
+        scale_runs: Iterable[tuple[int, int, float]],
+        source: SecureStream,
+        memory: NoiseMemory | None,
     ) -> None:
         size = PIECE if flat.is_cpu else _PIECE_ELSEWHERE
-        for start, stop, scale in stretches:
+        for start, stop, scale in scale_runs:
             for first in range(start, stop, size):
                 count = min(size, stop - first)
-                drawn = self._drawn(noise, count, flat.dtype, scale, source)
+                if memory is None:
+                    drawn = self._drawn(noise, count, flat.dtype, scale, source)
+                else:
+                    drawn = self._drawn(noise, count, flat.dtype, 1.0, source)
+                    memory.filter(drawn, (id(self), *key), first)
+                    drawn.mul_(scale)
                 piece = flat if count == flat.numel() else flat[first : first + count]
                 piece.add_(drawn if flat.is_cpu else drawn.to(flat.device))
 
@@ -138,8 +151,8 @@ class FloatSums:
             raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
         return drawn
 
-    def _stretches(self, names: list[str], scales: Mapping[str, float]) -> Iterator[tuple[int, int, float]]:
-        """Stretches of the flat buffer with one scale each."""
+    def _scale_runs(self, names: list[str], scales: Mapping[str, float]) -> Iterator[tuple[int, int, float]]:
+        """Parts of the flat buffer with one scale each."""
         start = 0
         for scale, same in groupby(names, key=scales.__getitem__):
             end = start + sum(self._sizes[n] for n in same)
@@ -199,10 +212,12 @@ class ShardedSums:
         source: SecureStream | None,
         factor: float = 1.0,
         total: Total | None = None,
+        memory: NoiseMemory | None = None,
     ) -> dict[str, Tensor]:
         """(Sum + noise) * factor, of this rank's parts, and of all answers; each rank draws its own parts' noise."""
-        found = self._parts.release(noise, scales, source, factor)
-        return found | self._answers.release(noise, scales, source if self._ranks.first else None, factor, total)
+        shards = self._parts.release(noise, scales, source, factor, memory=memory)
+        first = source if self._ranks.first else None
+        return shards | self._answers.release(noise, scales, first, factor, total, memory)
 
 
 class WholeSums:
@@ -248,11 +263,15 @@ class WholeSums:
         source: SecureStream | None,
         factor: float = 1.0,
         total: Total | None = None,
+        memory: NoiseMemory | None = None,
     ) -> dict[str, Tensor]:
         """(Sum + discrete Gaussian noise) * factor for each tensor, in float64, and the sums are cleared.
 
-        Without a `source` another rank draws the noise, and `total` adds up what all ranks have.
+        Without a `source` another rank draws the noise, and `total` adds up what all ranks have. Noise that has a
+        `memory` is not made of whole numbers.
         """
+        if memory is not None:
+            raise PrivacyError(f"{noise!r} cannot be drawn exactly, in whole numbers. Nothing was released.")
         steps = {name: block.norm * GRID for block in self.blocks for name in block.members}
         noisy: dict[str, Tensor] = {}
         for name, step in steps.items():

@@ -1,7 +1,7 @@
 """A bound, a noise and perhaps a denoiser: how one batch becomes one release."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
@@ -29,8 +29,27 @@ class Bound(Protocol):
     def contract(self, layout: Layout, state: Any) -> Contract: ...
 
 
+class NoiseMemory(Protocol):
+    """What a noise keeps from step to step, where later noise cancels a part of what was added before."""
+
+    def filter(self, drawn: "Tensor", key: Hashable, first: int) -> None:
+        """Turn fresh noise of unit scale into this step's, in place.
+
+        Args:
+            drawn: independent values, a piece of a step's noise.
+            key: which buffer the piece belongs to.
+            first: where in that buffer it begins.
+        """
+
+    def advance(self) -> None:
+        """The step's noise is complete: what was filtered is the past now."""
+
+
 class Noise(Protocol):
-    """What a noise must have; see discreet.stages.noise.distribution."""
+    """What a noise must have; see discreet.stages.noise.distribution.
+
+    It may also have `start() -> NoiseMemory | None`: what it keeps from step to step. Without, steps are independent.
+    """
 
     @property
     def scale(self) -> float | None: ...
@@ -205,6 +224,11 @@ class Mechanism:
                 raise
             return Query(0.0, law, scale, shifts)
         return Query(scale / rate, law, scale, shifts)
+
+    def start_noise(self) -> NoiseMemory | None:
+        """What the noise keeps from step to step, at the beginning; None where steps are independent."""
+        start = getattr(self.noise, "start", None)
+        return None if start is None else start()
 
     def contract_for(self, layout: Layout | None) -> Contract | None:
         """The contract at the first step, for a model of this layout, or for the one the bound was fitted to."""

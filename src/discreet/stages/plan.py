@@ -112,7 +112,7 @@ class Plan:
             raise ConfigError(f"noise_schedule has {len(factors)} factors; at most 64 stretches are accounted.")
         if not self.mechanism.noise.law.gaussian:
             raise ConfigError(f"noise_schedule is for Gaussian noise, not for {self.mechanism.noise!r}.")
-        if self.sampling.participations(self.steps) != self.steps:
+        if self.charges(self.steps) != self.steps:
             raise ConfigError(
                 f"noise_schedule is for samplers that draw each step on its own, not for {self.sampling!r}, with which "
                 "it is not public at which noise a unit takes part."
@@ -131,8 +131,19 @@ class Plan:
     def event(self, layout: Layout | None = None, steps: int | None = None, group: int = 1) -> Event:
         """What accounting sees of `steps` steps (all of them) at the mechanism's noise: the releases one unit can
         take part in."""
-        count = self.sampling.participations(self.steps if steps is None else steps)
+        count = self.charges(self.steps if steps is None else steps)
         return Event.of(self.sampling.contract(), self.mechanism.query(layout), count, group)
+
+    def charges(self, steps: int, *, after: int = 0) -> int:
+        """How many releases one unit is charged for in `steps` steps: what ledger, release and verification count by.
+
+        Args:
+            steps: how many steps are made.
+            after: how many steps came before them in the same process. A process that takes a run up begins at 0: a
+                pass over the data that was broken off is charged whole, and a new one counts anew.
+        """
+        count = self.sampling.participations
+        return count(after + steps) - count(after)
 
     def events(self, layout: Layout | None = None, *, group: int = 1, after: int = 0) -> list[Event]:
         """What accounting sees of the whole plan, or of what is left `after` so many steps of a schedule."""

@@ -1,0 +1,88 @@
+"""How many Python calls a steady step of a two-layer network takes, and how often it changes file.
+
+    python benchmarks/step_calls.py [--list] [--ledger]
+
+Counts calls of functions in src/discreet between one batch and the next: drawing, losses, `private.backward`.
+`--list` prints them in order, indented by depth. `--ledger` writes the ledger to disk, as runs do.
+"""
+
+import argparse
+import sys
+import tempfile
+from collections import Counter
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import discreet
+
+HOME = str(Path(discreet.__file__).parent)
+WARM_UP = 40  # steps before, so that what is done on the first steps is done
+
+
+def trace(ledger=None, functions=False):
+    """The calls of one step: (file, function, depth), in order."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 2))
+    inputs, labels = torch.randn(6400, 20), torch.randint(2, (6400,))
+    plan = discreet.methods.dp_sgd(examples=6400, batch_size=64, steps=WARM_UP + 2, noise=1.0, delta=1e-5)
+    private = discreet.attach(model, plan, ledger=ledger, seed=0)
+    calls, depth = [], 0
+
+    def profile(frame, event, _):
+        nonlocal depth
+        code = frame.f_code
+        if not code.co_filename.startswith(HOME):
+            return
+        if event == "call":
+            calls.append((code.co_filename[len(HOME) + 1 :], code.co_qualname, depth))
+            depth += 1
+        elif event == "return":
+            depth -= 1
+
+    def loss_fn(batch):
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    batches = private.batches((inputs, labels))
+    for step, batch in enumerate(batches):
+        if step == WARM_UP:
+            sys.setprofile(profile)
+        if functions:
+            private.backward(loss_fn, batch)
+        else:
+            private.backward(F.cross_entropy(model(batch[0]), batch[1], reduction="none"))
+        if step == WARM_UP + 1:
+            sys.setprofile(None)
+            break
+    return calls
+
+
+def changes(calls):
+    """How often the file changes from one call to the next."""
+    return sum(a[0] != b[0] for a, b in pairwise(calls))
+
+
+def main():
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("--list", action="store_true", help="print every call")
+    arguments.add_argument("--ledger", action="store_true", help="write the ledger to disk")
+    arguments.add_argument("--functions", action="store_true", help="private.backward(loss_fn, batch)")
+    asked = arguments.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        calls = trace(f"{folder}/ledger.jsonl" if asked.ledger else None, asked.functions)
+    # two steps were traced, each from one handing out to the next
+    begins = [i for i, call in enumerate(calls) if call[1] == "Private.backward"]
+    one = calls[begins[0] : begins[1]]
+    if asked.list:
+        for file, name, depth in one:
+            print(f"{file:40s} {'  ' * depth}{name}")
+    print(f"{len(one)} calls, {changes(one)} changes of file, {len({file for file, _, _ in one})} files")
+    for file, count in Counter(file for file, _, _ in one).most_common():
+        print(f"  {count:4d} {file}")
+
+
+if __name__ == "__main__":
+    main()
