@@ -15,7 +15,8 @@ from discreet import Ledger, PrivacyError, attach, verify
 from discreet.cli.app import app
 from discreet.ledger import Identity, RunLedger, chained
 from discreet.ledger.forks import forks
-from discreet.runs.run import Watch, resume, train
+from discreet.runs.progress import Watch
+from discreet.runs.run import resume, train
 
 runner = CliRunner()
 
@@ -102,7 +103,7 @@ def test_a_folder_whose_run_is_not_in_the_ledger_it_names_does_not_hold(table, t
 
 def test_a_refused_run_takes_nothing_of_a_data_sets_cap(table, tmp_path):  # noqa: F811
     one = config(table).plan(64).guarantee().epsilon
-    made = config(table, run=shared(tmp_path, dataset_epsilon=1.2 * one), model={"name": "test_runs:mixing"})
+    made = config(table, run=shared(tmp_path, dataset_epsilon=1.2 * one), model={"name": "test_run:mixing"})
     with pytest.raises(PrivacyError):
         train(made, tmp_path / "a")
     assert not (tmp_path / "a").exists()

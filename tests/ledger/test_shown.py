@@ -16,7 +16,8 @@ from discreet import ConfigError, Guarantee, PrivacyError, verify
 from discreet.cli.app import app
 from discreet.ledger.chain import cut_off
 from discreet.report import read
-from discreet.runs.run import read_end, resume, train
+from discreet.runs.outcome import read_end
+from discreet.runs.run import resume, train
 
 runner = CliRunner()
 

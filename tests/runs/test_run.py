@@ -10,11 +10,14 @@ from safetensors.torch import load_file
 from torch import nn
 
 from discreet import BudgetExhausted, ConfigError, Plan, PrivacyError, verify
-from discreet.runs import run as runs
 from discreet.accounting.guarantee import Guarantee
-from discreet.runs.config import from_dict, load, merged
 from discreet.report import read
-from discreet.runs.run import Watch, make_optimizer, make_schedule, read_end, resume, train
+from discreet.runs import run as runs
+from discreet.runs.build import make_optimizer, make_schedule
+from discreet.runs.config import from_dict, load, merged
+from discreet.runs.outcome import read_end
+from discreet.runs.progress import Watch
+from discreet.runs.run import resume, train
 
 ROWS, SIZE, CLASSES = 80, 5, 3  # 64 to train on
 
@@ -267,7 +270,7 @@ def test_one_process_at_a_time_has_a_folder(table, tmp_path):
         {"budget": {"batch_size": 1000}},
         {"augmentation": {"flip": True}},
         {"method": {"settings": {"norm": -1.0}}},
-        {"model": {"name": "test_runs:mixing"}},
+        {"model": {"name": "test_run:mixing"}},
     ],
 )
 def test_what_is_refused_before_the_first_release_leaves_nothing(table, tmp_path, sections):
@@ -480,9 +483,9 @@ def mixing(shape, outputs):
 
 def test_functions_of_ones_own_make_data_and_model(tmp_path):
     made = config(
-        "test_runs:clouds",
+        "test_run:clouds",
         data={"settings": {"rows": 50}, "test_fraction": 0.0},
-        model={"name": "test_runs:narrow", "settings": {"width": 7}},
+        model={"name": "test_run:narrow", "settings": {"width": 7}},
     )
     train(made, tmp_path / "a", stopping(2))
     outcome = resume(tmp_path / "a")
@@ -492,25 +495,25 @@ def test_functions_of_ones_own_make_data_and_model(tmp_path):
 
 
 def test_numbers_are_predicted(tmp_path):
-    outcome = train(config("test_runs:numbers", data={"settings": {"rows": 50}}), tmp_path / "a")
+    outcome = train(config("test_run:numbers", data={"settings": {"rows": 50}}), tmp_path / "a")
     assert outcome.finished
     assert outcome.accuracy is None
     assert lines(tmp_path / "a")[-1]["loss"] > 0
 
 
 def test_tied_weights_are_saved(table, tmp_path):
-    assert train(config(table, model={"name": "test_runs:tied"}), tmp_path / "a").finished
+    assert train(config(table, model={"name": "test_run:tied"}), tmp_path / "a").finished
     saved = load_file(tmp_path / "a" / "model.safetensors")
     assert torch.equal(saved["0.weight"], saved["2.weight"])
 
 
 def test_images_are_augmented(tmp_path):
     data = {"settings": {"rows": 50, "pixels": 6}}
-    made = config("test_runs:clouds", data=data, augmentation={"copies": 3, "flip": True, "shift": 1})
+    made = config("test_run:clouds", data=data, augmentation={"copies": 3, "flip": True, "shift": 1})
     assert train(made, tmp_path / "a").finished
 
 
-@pytest.mark.parametrize("name", ["test_runs:wide", "test_runs:few"])
+@pytest.mark.parametrize("name", ["test_run:wide", "test_run:few"])
 def test_a_model_that_does_not_fit_the_data_is_refused_before_anything_is_counted(table, tmp_path, name):
     with pytest.raises(ConfigError, match="the model"):
         train(config(table, model={"name": name}), tmp_path / "a")
@@ -556,7 +559,7 @@ def test_tensorboard_logs_are_written(table, tmp_path):
 
 
 def test_tensorboard_that_is_not_installed_is_said_at_the_beginning(table, tmp_path, monkeypatch):
-    monkeypatch.setattr("discreet.runs.run.find_spec", lambda name: None)
+    monkeypatch.setattr("discreet.runs.validation.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="tensorboard needs a package"):
         train(config(table, run={"tensorboard": True}), tmp_path / "a")
     assert not (tmp_path / "a").exists()
@@ -631,8 +634,8 @@ def test_a_flag_for_epochs_replaces_steps_in_the_file():
 
 def test_what_is_drawn_while_training_does_not_follow_from_the_public_seed(table, tmp_path, monkeypatch):
     """Dropout and changed copies: who knew the seed would know everybody's, and who is left out would shift them."""
-    seen, fit = [], runs.fit
-    monkeypatch.setattr(runs, "fit", lambda *a, **k: (seen.append(torch.initial_seed()), fit(*a, **k))[1])
+    seen, loop = [], runs.train_loop
+    monkeypatch.setattr(runs, "train_loop", lambda *a: (seen.append(torch.initial_seed()), loop(*a))[1])
     for name in ("a", "b"):
         runs.train(config(table), tmp_path / name)
     assert len({0, *seen}) == 3

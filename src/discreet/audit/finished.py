@@ -30,12 +30,11 @@ from discreet.audit.witness import AuditSpec, RunAuditor, declare, verdicts
 from discreet.data import Data
 from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger.verification import VerifiedRun, verify_folder
-from discreet.models.networks import build
 from discreet.release.batching import length_of
-from discreet.report import plots
-from discreet.runs import config as configuration
-from discreet.runs import run as runs
-from discreet.runs.config import Config
+from discreet.runs import build
+from discreet.runs.config import Config, load
+from discreet.runs.folder import write
+from discreet.runs.outcome import read_end
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
 from discreet.training.evaluation import loss_for
@@ -63,10 +62,10 @@ def audit(
     """
     check_level(level)
     place = Path(folder)
-    outcome = runs.read_end(place)
+    outcome = read_end(place)
     if outcome is None:
         raise ConfigError(f"{place} is no run that has finished; go on with: discreet resume {place}")
-    config = configuration.load(place / "config.toml")
+    config = load(place / "config.toml")
     if config.federated is not None:
         raise ConfigError(
             f"{place} is a federated run: it protects users, and neither rows nor gradient canaries are users. See "
@@ -84,19 +83,19 @@ def audit(
         points = figures["points"]
         figures |= _pipeline(place, config, canaries, level, tell)
         figures["points"] = points + figures.pop("canary_points", [])
-    runs.write(place / "audit.json", json.dumps(figures))
+    write(place / "audit.json", json.dumps(figures))
     return figures
 
 
-def plot(folder: str | Path, figures: Figures, path: Path) -> None:
-    """The membership attack's curve on logarithmic axes, beside what the run's guarantee allows."""
+def roc(folder: str | Path, figures: Figures) -> tuple[list[list[float]], Callable[[float], float] | None]:
+    """The membership attack's curve, and the most that the run's guarantee allows: None if nothing is proven."""
     curve = figures.get("membership", {}).get("roc")
     if curve is None:
         raise ConfigError(
             "there is no membership attack to plot: the run has canaries of its own, or no held-out rows."
         )
     proven = verify_folder(folder)[1].guarantee
-    plots.membership(path, curve, proven.tradeoff().power if math.isfinite(proven.epsilon) else None)
+    return curve, proven.tradeoff().power if math.isfinite(proven.epsilon) else None
 
 
 # --- a run with canaries ---------------------------------------------------------------------------------------------
@@ -162,7 +161,7 @@ def _read_json(path: Path) -> Figures:
 
 def _attacked(folder: Path, config: Config, proven: Guarantee, level: float) -> Figures:
     """How well the model's losses tell training rows from held-out ones, beside what its guarantee allows."""
-    data = runs.read_data(config)
+    data = build.read_data(config)
     if data.test is None:
         return {"points": [], "membership": {"refused": "there are no held-out rows to tell training rows from"}}
     model = _trained(folder, config, data)
@@ -201,8 +200,7 @@ def _thinned(false_positives: np.ndarray, true_positives: np.ndarray, most: int 
 
 def _trained(folder: Path, config: Config, data: Data) -> nn.Module:
     """The run's model, with its weights."""
-    torch.manual_seed(config.run.seed)
-    model = build(config.model.name, data.shape, data.classes or 1, **config.model.settings)
+    model = build.make_model(config, data.shape, data.classes)
     path = folder / "model.safetensors"
     try:
         model.load_state_dict(load_file(path))
@@ -225,10 +223,9 @@ def losses_of(model: nn.Module, rows: Rows, loss: Loss, batch_size: int) -> np.n
 
 def _pipeline(folder: Path, config: Config, canaries: int | None, level: float, tell: Tell) -> Figures:
     """One new run of the same code and plan with canaries, on uniform noise of the data's shape with random labels."""
-    data = runs.read_data(config)
+    data = build.read_data(config)
     inputs, targets = made_up(data)
-    torch.manual_seed(config.run.seed)
-    model = build(config.model.name, data.shape, data.classes or 1, **config.model.settings).to(config.run.device)
+    model = build.make_model(config, data.shape, data.classes).to(config.run.device)
     saved = Plan.load(folder / "plan.toml")
     count = min(CANARIES, sum(p.numel() for p in model.parameters())) if canaries is None else canaries
     try:
@@ -236,14 +233,14 @@ def _pipeline(folder: Path, config: Config, canaries: int | None, level: float, 
         declared = declare(model, plan, count, level=level)
     except ConfigError as error:
         return {"pipeline": {"refused": str(error)}}
-    optimizer = runs.make_optimizer(config, model)
+    optimizer = build.make_optimizer(config, model)
     witness = RunAuditor(model, plan, declared, loss_for((inputs, targets)))
     fitted = fit(
         model,
         (inputs, targets),
         plan,
         optimizer=optimizer,
-        schedule=runs.make_schedule(config, optimizer, plan.steps),
+        schedule=build.make_schedule(config, optimizer, plan.steps),
         averaging=config.averaging.decay,
         evaluate_every=max(1.0, plan.sampling.epochs_in(plan.steps)),
         chunk=config.run.chunk,

@@ -65,6 +65,14 @@ class Chart:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class Panels:
+    """Charts beside each other under a title."""
+
+    title: str
+    charts: tuple[Chart, ...]
+
+
 def words(value: float, kind: Kind) -> str:
     """A figure as a person reads it; an epsilon is never rounded down.
 

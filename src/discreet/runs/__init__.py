@@ -1,0 +1,13 @@
+"""A run from a configuration: files in, a folder out.
+
+schema.py       what a run's file may say, field by field
+config.py       the file and flags, read strictly
+resolve.py      from a config to a plan, its noise solved
+build.py        what a config names: data, model, optimizer, schedule, ledger
+validation.py   what is refused before anything is made
+run.py          training and resuming
+features.py     features in place of images: statistics that are asked for once
+outcome.py      what a run leaves behind, and what its folder says afterwards
+folder.py       the folder: its name, its files, its lock
+progress.py     bars, lines and signals: who is told how anything goes
+"""
