@@ -45,7 +45,7 @@ MOVED = {
     "checks.showing": "audit.sanity.showing",
     "checks.verdict": "audit.sanity.verdict",
     "claims": "papers.claims",
-    "config": "runs.config",
+    "config": "runs.config runs.schema",
     "contracts": "stages.sensitivity accounting.events",
     "data_digest": "distributed.data_digest",
     "demo": "cli.demo",

@@ -9,37 +9,27 @@ from rich.console import Console
 from rich.text import Text
 
 from discreet._check import check_int
-from discreet.cli.options import (
-    BUDGET,
-    MODEL,
-    OPTIMIZER,
-    AsJson,
-    ConfigFile,
-    Flag,
-    OtherFields,
-    config_flags,
-    configured,
-)
+from discreet.cli import options
 from discreet.cli.printing import print_json
 from discreet.errors import ConfigError
 from discreet.runs.config import merged
 from discreet.runs.progress import display
 
 _FLAGS = {
-    "data": Flag("data.name", "The private data by name: its shape, classes and size alone."),
-    **MODEL,
-    **BUDGET,
-    "steps": Flag("budget.steps", names=("--steps", "--rounds")),
-    "batch_size": Flag("budget.batch_size", names=("--batch-size", "--users-per-round")),
-    "users": Flag("federated.users", "Check at user level, with so many users."),
-    **OPTIMIZER,
+    "data": options.Flag("data.name", "The private data by name: its shape, classes and size alone."),
+    **options.MODEL,
+    **options.BUDGET,
+    "steps": options.Flag("budget.steps", names=("--steps", "--rounds")),
+    "batch_size": options.Flag("budget.batch_size", names=("--batch-size", "--users-per-round")),
+    "users": options.Flag("federated.users", "Check at user level, with so many users."),
+    **options.OPTIMIZER,
 }
 
 
-@config_flags(_FLAGS)
+@options.config_flags(_FLAGS)
 def check(
     *,
-    config: ConfigFile = None,
+    config: options.ConfigFile = None,
     flags: dict[str, Any],
     shape: Annotated[str | None, typer.Option(help="An example's shape, as 1,28,28, for other data.")] = None,
     classes: Annotated[int | None, typer.Option(help="How many classes there are, for other data.")] = None,
@@ -73,8 +63,8 @@ def check(
     out: Annotated[
         Path | None, typer.Option(help="A folder for check.json and the figures (which need matplotlib).")
     ] = None,
-    other: OtherFields = None,
-    as_json: AsJson = False,
+    other: options.OtherFields = None,
+    as_json: options.AsJson = False,
 ) -> None:
     """Sanity checks before any private data is touched: what does this model memorise under this plan?
 
@@ -90,7 +80,8 @@ def check(
     if sequences is not None:
         _check_secrets(_shape(sequences), flags, examples, as_json, runs=runs, tolerance=tolerance, level=level)
         return
-    checked = merged(configured(config, flags, other), {"audit.canaries": 0})  # checks have canaries of their own kind
+    own = {"audit.canaries": 0}  # checks have canaries of their own kind
+    checked = merged(options.configured(config, flags, other), own)
     if calibrate and checked.budget.epsilon is None and checked.budget.noise is None:
         checked = merged(checked, {"budget.noise": 1.0})
     checked.check()
@@ -120,7 +111,7 @@ def check(
 
 
 def _check_secrets(
-    sizes: tuple[int, ...], flags: dict[str, Any], examples: int | None, as_json: bool, **options: Any
+    sizes: tuple[int, ...], flags: dict[str, Any], examples: int | None, as_json: bool, **settings: Any
 ) -> None:
     """The check for models of sequences, with an LSTM of 64 units."""
     import torch
@@ -130,14 +121,14 @@ def _check_secrets(
 
     if len(sizes) != 2:
         raise ConfigError("--sequences takes two numbers, the vocabulary and the length of a record, as 32,16.")
-    length: dict[str, Any] = {name: flags[f"budget.{name}"] for name in BUDGET} | {"examples": examples}
+    length: dict[str, Any] = {name: flags[f"budget.{name}"] for name in options.BUDGET} | {"examples": examples}
     plan = dp_sgd(**{name: value for name, value in length.items() if value is not None})
     rate = 0.003 if flags["optimizer.learning_rate"] is None else flags["optimizer.learning_rate"]
     setting = SequenceSetting(
         plan, sizes[0], sizes[1], optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=rate)
     )
     with display() as shown:
-        found = secrets(setting, **{k: v for k, v in options.items() if v is not None}, tell=shown.only)
+        found = secrets(setting, **{k: v for k, v in settings.items() if v is not None}, tell=shown.only)
     if as_json:
         print_json(found.to_dict())
     else:

@@ -2,20 +2,7 @@
 
 from typing import Any
 
-from discreet.cli.options import (
-    BUDGET,
-    DATA,
-    MODEL,
-    OPTIMIZER,
-    AsJson,
-    ConfigFile,
-    Flag,
-    OtherFields,
-    RunFolder,
-    Show,
-    config_flags,
-    configured,
-)
+from discreet.cli import options
 from discreet.cli.running import begin
 
 _AUDIT = "Put so many canaries beside the data and measure epsilon from below, at some accuracy."
@@ -26,19 +13,19 @@ _RUN = {
     "chunk": "run.chunk",
     "device": "run.device",
     "tensorboard": "run.tensorboard",
-    "audit": Flag("audit.canaries", _AUDIT),
+    "audit": options.Flag("audit.canaries", _AUDIT),
 }
 
 
-@config_flags({**DATA, **MODEL, **BUDGET, **OPTIMIZER, **_RUN})
+@options.config_flags({**options.DATA, **options.MODEL, **options.BUDGET, **options.OPTIMIZER, **_RUN})
 def train(
     *,
-    config: ConfigFile = None,
-    out: RunFolder = None,
+    config: options.ConfigFile = None,
+    out: options.RunFolder = None,
     flags: dict[str, Any],
-    other: OtherFields = None,
-    show: Show = False,
-    as_json: AsJson = False,
+    other: options.OtherFields = None,
+    show: options.Show = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """Train a model on private data to a budget: a run folder with ledger, model, guarantee and report.
 
@@ -46,4 +33,4 @@ def train(
 
     For example: discreet train --data digits --model cnn --epsilon 3 --epochs 40 --out runs/digits
     """
-    begin(configured(config, flags, other), out, show, as_json)
+    begin(options.configured(config, flags, other), out, show, as_json)

@@ -67,6 +67,7 @@ def _draw(chart: Chart, axes: Any) -> None:
     ):
         _scale(axes, side, axis, values)
     axes.grid(color=_PALE, linewidth=0.6)
+    axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
     if 1 < len(chart.series) <= _NAMED and any(series.points for series in chart.series):
         axes.legend(fontsize=8, frameon=False)
@@ -101,7 +102,7 @@ def _scale(axes: Any, side: str, axis: Axis, values: Sequence[float]) -> None:
     drawn = [v for v in values if math.isfinite(v) and (v > 0 or not axis.log)]
     low = None if axis.low is None else min([axis.low, *drawn])
     high = None if axis.high is None else max([axis.high, *drawn])
-    if side == "y" and high is not None and not axis.log:
+    if side == "y" and high is not None:
         high *= 1.02  # so that a line along the top is seen
     getattr(axes, f"set_{side}lim")(low, high)
     if axis.names:

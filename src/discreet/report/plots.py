@@ -45,11 +45,11 @@ def memorisation(found: "Memorisation", gap: "Generalisation | None") -> Panels:
         Chart("memorisation", title, _EPOCHS, _ACCURACY, (*lines, *_allowed(lines, verdict.chance, verdict.ceiling)))
     ]
     if gap is not None:
-        gaps = Series("gap", ((0.0, gap.gap), (1.0, gap.plain_gap)), "bars")
-        names, share = Axis("", "number", names=("private", "without privacy")), Axis("gap", "share")
+        gaps = Series("private", ((0.0, gap.gap),), "bars"), Series(_PLAIN, ((1.0, gap.plain_gap),), "bars", 1)
+        names, share = Axis("", "number", names=("private", _PLAIN)), Axis("gap", "share")
         title = f"{gap.data}, accuracy on held-out data"
         charts.append(Chart("stand-in", title, _EPOCHS, _ACCURACY, _pair(gap.private, gap.plain)))
-        charts.append(Chart("gap", "Training less held-out accuracy", names, share, (gaps,)))
+        charts.append(Chart("gap", "Training less held-out accuracy", names, share, gaps))
     proven = f"ε = {found.epsilon:.3g}, δ = {found.delta:.1g}"
     return Panels(f"noise {found.noise:.3g}, {found.examples:,} examples: {proven}", tuple(charts))
 

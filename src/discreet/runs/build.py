@@ -61,14 +61,8 @@ def users_of(section: FederatedSection, data: Data, seed: int) -> Users:
 
 def local_of(section: FederatedSection) -> Local:
     """What users do, as a config says it."""
-    return Local(
-        learning_rate=section.learning_rate,
-        epochs=section.epochs,
-        batch_size=section.batch_size,
-        optimizer=section.optimizer,
-        momentum=section.momentum,
-        weight_decay=section.weight_decay,
-    )
+    names = ("learning_rate", "epochs", "batch_size", "optimizer", "momentum", "weight_decay")
+    return Local(**{name: getattr(section, name) for name in names})
 
 
 def federated_settings(section: FederatedSection, users: Users, plan: Plan) -> dict[str, Any]:

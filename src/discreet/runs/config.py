@@ -10,23 +10,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from discreet.errors import ConfigError
-from discreet.runs.schema import (
-    AuditSection,
-    AugmentationSection,
-    AveragingSection,
-    BudgetSection,
-    DataSection,
-    EvaluationSection,
-    FeaturesSection,
-    FederatedSection,
-    MethodSection,
-    ModelSection,
-    OptimizerSection,
-    RunSection,
-    ScheduleSection,
-    Section,
-    StagesSection,
-)
+from discreet.runs import schema
 from discreet.stages.serialization import to_toml
 
 if TYPE_CHECKING:
@@ -46,23 +30,23 @@ SHAPES = {  # of an example, and how many classes there are; public
 EXAMPLES = {"digits": 1_437, "mnist": 60_000, "fashion-mnist": 60_000, "cifar10": 50_000}  # to train on; public
 
 
-class Config(Section, frozen=True):
+class Config(schema.Section, frozen=True):
     """A run, as its file describes it."""
 
-    data: DataSection = DataSection()
-    features: FeaturesSection | None = None
-    model: ModelSection = ModelSection()
-    method: MethodSection | None = None
-    stages: StagesSection | None = None
-    budget: BudgetSection = BudgetSection()
-    optimizer: OptimizerSection = OptimizerSection()
-    schedule: ScheduleSection = ScheduleSection()
-    averaging: AveragingSection = AveragingSection()
-    augmentation: AugmentationSection = AugmentationSection()
-    federated: FederatedSection | None = None
-    evaluation: EvaluationSection = EvaluationSection()
-    audit: AuditSection = AuditSection()
-    run: RunSection = RunSection()
+    data: schema.DataSection = schema.DataSection()
+    features: schema.FeaturesSection | None = None
+    model: schema.ModelSection = schema.ModelSection()
+    method: schema.MethodSection | None = None
+    stages: schema.StagesSection | None = None
+    budget: schema.BudgetSection = schema.BudgetSection()
+    optimizer: schema.OptimizerSection = schema.OptimizerSection()
+    schedule: schema.ScheduleSection = schema.ScheduleSection()
+    averaging: schema.AveragingSection = schema.AveragingSection()
+    augmentation: schema.AugmentationSection = schema.AugmentationSection()
+    federated: schema.FederatedSection | None = None
+    evaluation: schema.EvaluationSection = schema.EvaluationSection()
+    audit: schema.AuditSection = schema.AuditSection()
+    run: schema.RunSection = schema.RunSection()
 
     def to_toml(self) -> str:
         """Everything, defaults included, as the run folder keeps it."""
@@ -72,7 +56,7 @@ class Config(Section, frozen=True):
         """Refuse what cannot be, before anything is made."""
         if self.stages is not None and self.method is not None:
             raise ConfigError("both [method] and [stages] are given; a run has a preset or stages of its own.")
-        budget, method = self.budget, self.method or MethodSection()
+        budget, method = self.budget, self.method or schema.MethodSection()
         published = self.stages is None and method.settings.get("form") == "paper"
         given = (budget.epsilon is not None) + (budget.noise is not None)
         if given != 1 and not (published and given == 0):
