@@ -85,7 +85,7 @@ def check(
     if calibrate and checked.budget.epsilon is None and checked.budget.noise is None:
         checked = merged(checked, {"budget.noise": 1.0})
     checked.check()
-    asked = running.Asked(
+    question = running.Asked(
         shape=None if shape is None else _shape(shape),
         classes=classes,
         examples=examples,
@@ -99,14 +99,14 @@ def check(
     )
     with display() as shown:
         search = partial(running.calibrate, tries=tries) if calibrate else running.check
-        found = search(checked, asked, tell=shown.only)
+        result = search(checked, question, tell=shown.only)
     if out is not None:
-        showing.write(out, found)
+        showing.write(out, result)
     if as_json:
-        print_json(found.to_dict())
+        print_json(result.to_dict())
     else:
-        Console().print(*showing.tables(found), Text(showing.words(found)), sep="\n")
-    if not found.passed:
+        Console().print(*showing.tables(result), Text(showing.words(result)), sep="\n")
+    if not result.passed:
         raise typer.Exit(1)
 
 
@@ -128,12 +128,12 @@ def _check_secrets(
         plan, sizes[0], sizes[1], optimizer=lambda model: torch.optim.Adam(model.parameters(), lr=rate)
     )
     with display() as shown:
-        found = secrets(setting, **{k: v for k, v in settings.items() if v is not None}, tell=shown.only)
+        result = secrets(setting, **{k: v for k, v in settings.items() if v is not None}, tell=shown.only)
     if as_json:
-        print_json(found.to_dict())
+        print_json(result.to_dict())
     else:
-        Console().print(str(found), soft_wrap=True, highlight=False)
-    if found.verdict.word in ("too weak", "broken"):
+        Console().print(str(result), soft_wrap=True, highlight=False)
+    if result.verdict.word in ("too weak", "broken"):
         raise typer.Exit(1)
 
 

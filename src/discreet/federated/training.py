@@ -127,17 +127,17 @@ def train_rounds(
 
 def _example(users: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     """One record, for its shape and type; all users' must be alike, or one's would change how others' are read."""
-    found: tuple[Tensor, Tensor] | None = None
+    first: tuple[Tensor, Tensor] | None = None
     for x, y in users:
         if len(x) != len(y):
             raise ConfigError("a user has inputs and targets of different lengths; one target a record.")
         if not len(x):
             continue
-        found = (x[0], y[0]) if found is None else found
+        first = (x[0], y[0]) if first is None else first
         if any(
-            (a.shape[1:], a.dtype, a.device) != (b.shape, b.dtype, b.device) for a, b in zip((x, y), found, strict=True)
+            (a.shape[1:], a.dtype, a.device) != (b.shape, b.dtype, b.device) for a, b in zip((x, y), first, strict=True)
         ):
             raise ConfigError("users' records differ in shape, type or device; they must all be alike.")
-    if found is None:
+    if first is None:
         raise ConfigError("no user has any records.")
-    return found
+    return first

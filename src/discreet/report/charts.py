@@ -351,9 +351,9 @@ def _thinned(points: list[Point]) -> list[Point]:
         return points
     stretches = _MOST // 4
     edges = [round(i * len(points) / stretches) for i in range(stretches + 1)]
-    kept: list[Point] = []
+    thinned: list[Point] = []
     for start, end in pairwise(edges):
         heights = [y for _, y in points[start:end]]
         extremes = (heights.index(min(heights)), heights.index(max(heights)))
-        kept += [points[start + i] for i in sorted({0, *extremes, end - start - 1})]
-    return kept
+        thinned += [points[start + i] for i in sorted({0, *extremes, end - start - 1})]
+    return thinned

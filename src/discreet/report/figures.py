@@ -20,9 +20,9 @@ def names(records: Sequence[Record]) -> list[str]:
     """A name for each run: its folder's, with as many folders above it as it takes to tell them apart."""
     paths = [r.folder.resolve().parts for r in records]
     for depth in range(1, max((len(p) for p in paths), default=0) + 1):
-        found = ["/".join(p[-depth:]) for p in paths]
-        if len(set(found)) == len(found):
-            return found
+        labels = ["/".join(p[-depth:]) for p in paths]
+        if len(set(labels)) == len(labels):
+            return labels
     return [r.name for r in records]
 
 
@@ -133,13 +133,13 @@ def _lines(
     runs: Sequence[tuple[str, Record]], what: str, point: Callable[[Measure], tuple[float | None, float | None]]
 ) -> tuple[Series, ...]:
     """A line a run, through the measurements that have both values."""
-    found = []
+    lines = []
     for number, (name, record) in enumerate(runs):
         pairs = (point(m) for m in record.measures)
         points = tuple((x, y) for x, y in pairs if x is not None and y is not None)
         if points:
-            found.append(Series(what if len(runs) == 1 else name, points, colour=number))
-    return tuple(found)
+            lines.append(Series(what if len(runs) == 1 else name, points, colour=number))
+    return tuple(lines)
 
 
 def _budget(records: Sequence[Record]) -> Iterator[Series]:

@@ -37,10 +37,10 @@ def budget(sizes: "Sequence[Size]", epochs: Sequence[Point], title: str) -> Pane
     return Panels(title, charts)
 
 
-def memorisation(found: "Memorisation", gap: "Generalisation | None") -> Panels:
+def memorisation(result: "Memorisation", gap: "Generalisation | None") -> Panels:
     """Accuracy on random labels over epochs (paper 003, figure 1a), and on a stand-in with its gap (1b, 1c)."""
-    lines = _pair(found.private, found.plain)
-    title, verdict = "Random labels on noise, training accuracy", found.verdict
+    lines = _pair(result.private, result.plain)
+    title, verdict = "Random labels on noise, training accuracy", result.verdict
     charts = [
         Chart("memorisation", title, _EPOCHS, _ACCURACY, (*lines, *_allowed(lines, verdict.chance, verdict.ceiling)))
     ]
@@ -50,11 +50,11 @@ def memorisation(found: "Memorisation", gap: "Generalisation | None") -> Panels:
         title = f"{gap.data}, accuracy on held-out data"
         charts.append(Chart("stand-in", title, _EPOCHS, _ACCURACY, _pair(gap.private, gap.plain)))
         charts.append(Chart("gap", "Training less held-out accuracy", names, share, gaps))
-    proven = f"ε = {found.epsilon:.3g}, δ = {found.delta:.1g}"
-    return Panels(f"noise {found.noise:.3g}, {found.examples:,} examples: {proven}", tuple(charts))
+    proven = f"ε = {result.epsilon:.3g}, δ = {result.delta:.1g}"
+    return Panels(f"noise {result.noise:.3g}, {result.examples:,} examples: {proven}", tuple(charts))
 
 
-def patterns(found: "Patterns") -> Panels:
+def patterns(result: "Patterns") -> Panels:
     """How likely the pattern's label is, against how many records have it (paper 003, figure 2).
 
     A band goes from the lowest to the highest answer of a retraining.
@@ -63,17 +63,17 @@ def patterns(found: "Patterns") -> Panels:
     for where, title in (("centralised", "One user's records"), ("distributed", "Anybody's records")):
         lines = []
         for colour, private in enumerate((True, False)):
-            points = found.of(where, private=private)
+            points = result.of(where, private=private)
             means = tuple((float(p.patterns), p.mean) for p in points)
             spread = tuple((float(p.patterns), min(p.answers), max(p.answers)) for p in points)
             lines.append(Series("private" if private else _PLAIN, means, colour=colour, spread=spread))
         if not any(line.points for line in lines):
             continue
-        ceiling = found.verdict.ceiling if where == "centralised" else None
+        ceiling = result.verdict.ceiling if where == "centralised" else None
         x, y = Axis("records with the pattern", "count", log=True), Axis("probability of its label", "share", 0.0, 1.0)
-        charts.append(Chart(where, title, x, y, (*lines, *_allowed(lines, found.verdict.chance, ceiling))))
-    proven = f"ε = {found.epsilon:.3g}, δ = {found.delta:.1g} for each user"
-    return Panels(f"noise {found.noise:.3g}, {found.users:,} users: {proven}", tuple(charts))
+        charts.append(Chart(where, title, x, y, (*lines, *_allowed(lines, result.verdict.chance, ceiling))))
+    proven = f"ε = {result.epsilon:.3g}, δ = {result.delta:.1g} for each user"
+    return Panels(f"noise {result.noise:.3g}, {result.users:,} users: {proven}", tuple(charts))
 
 
 def membership(curve: Sequence[Sequence[float]], allowed: Callable[[float], float] | None) -> Panels:

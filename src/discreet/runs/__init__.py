@@ -11,3 +11,14 @@ outcome.py      what a run leaves behind, and what its folder says afterwards
 folder.py       the folder: its name, its files, its lock
 progress.py     bars, lines and signals: who is told how anything goes
 """
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {"Outcome": "outcome", "Watch": "progress", "read_end": "outcome", "resume": "run", "train": "run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'discreet.runs' has no attribute {name!r}")
+    return getattr(import_module(f"discreet.runs.{_HOMES[name]}"), name)

@@ -164,16 +164,16 @@ def assignments(texts: Sequence[str]) -> dict[str, Any]:
     >>> assignments(["model.settings.hidden=[64, 64]", "data.name=mnist"])
     {'model.settings.hidden': [64, 64], 'data.name': 'mnist'}
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     for text in texts:
         path, equals, value = text.partition("=")
         if not equals or "." not in path:
             raise ConfigError(f"{text!r} is no assignment; write section.field=value.")
         try:
-            found[path.strip()] = tomllib.loads(f"value = {value}")["value"]
+            values[path.strip()] = tomllib.loads(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
-            found[path.strip()] = value
-    return found
+            values[path.strip()] = value
+    return values
 
 
 class Field(NamedTuple):

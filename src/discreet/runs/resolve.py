@@ -35,13 +35,13 @@ def plan(config: Config, examples: int, model: "nn.Module | None" = None) -> Pla
     """
     grown, rows = config.beside_canaries(examples), examples + config.audit.canaries
     if config.stages is not None:
-        made = _staged(grown, config.stages, rows)
+        planned = _staged(grown, config.stages, rows)
     else:
-        made = _preset(grown, config.method or MethodSection(), rows, model)
-    if config.federated is not None and made.sampling.contract().unit == "example":
-        sampling: Any = made.sampling
-        made = replace(made, sampling=replace(sampling, unit="user"))
-    return made if model is None else made.fit_to(model)
+        planned = _preset(grown, config.method or MethodSection(), rows, model)
+    if config.federated is not None and planned.sampling.contract().unit == "example":
+        sampling: Any = planned.sampling
+        planned = replace(planned, sampling=replace(sampling, unit="user"))
+    return planned if model is None else planned.fit_to(model)
 
 
 def pipeline(config: Config) -> "Pipeline":
@@ -50,15 +50,15 @@ def pipeline(config: Config) -> "Pipeline":
 
     if config.features is None:
         raise ConfigError("there are no [features] in this run.")
-    made, share, budget = Pipeline.of(config.features), config.features.share, config.budget
+    features, share, budget = Pipeline.of(config.features), config.features.share, config.budget
     if share is None:
-        return made
+        return features
     if budget.epsilon is None or not 0 < share < 1:
         raise ConfigError(
             f"[features] share is {share}: it must be between 0 and 1, a part of [budget] epsilon, which is "
             f"{budget.epsilon}; or leave it out and say the noises."
         )
-    return made.spending(math.sqrt(share) * gdp.mu(budget.epsilon, budget.delta))
+    return features.spending(math.sqrt(share) * gdp.mu(budget.epsilon, budget.delta))
 
 
 def _preset(config: Config, method: MethodSection, examples: int, model: "nn.Module | None") -> "Plan":
@@ -73,17 +73,17 @@ def _preset(config: Config, method: MethodSection, examples: int, model: "nn.Mod
         "noise": budget.noise,
         **length,
     }
-    known = set(inspect.signature(preset).parameters) - {*own, "epochs", "steps"}
-    wrong = set(method.settings) - known
+    settings = set(inspect.signature(preset).parameters) - {*own, "epochs", "steps"}
+    wrong = set(method.settings) - settings
     if wrong:
         raise ConfigError(
-            f"{method.name} has no setting {', '.join(sorted(wrong))}; it has {', '.join(sorted(known))}, and "
+            f"{method.name} has no setting {', '.join(sorted(wrong))}; it has {', '.join(sorted(settings))}, and "
             "[budget] has the rest."
         )
     if model is not None:
         sizes = [p.numel() for p in model.parameters() if p.requires_grad]
         facts = {"parameters": sum(sizes), "tensors": len(sizes)}
-        own |= {k: v for k, v in facts.items() if k in known and k not in method.settings}
+        own |= {k: v for k, v in facts.items() if k in settings and k not in method.settings}
     total = budget.epsilon if config.features is not None else None
     if total is not None:  # solved below, beside the statistics of features
         own |= {"epsilon": None, "noise": 1.0}

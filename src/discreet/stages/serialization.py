@@ -55,7 +55,11 @@ def to_toml(values: Mapping[str, Any]) -> str:
 
 
 def json_values(value: Any) -> Any:
-    """The same without the numbers that JSON does not have: infinite ones are "inf" and "-inf", NaN is None."""
+    """The same without the numbers that JSON does not have: infinite ones are "inf" and "-inf", NaN is None.
+
+    >>> json_values({"epsilon": math.inf, "interval": (-math.inf, math.nan, 1.5)})
+    {'epsilon': 'inf', 'interval': ['-inf', None, 1.5]}
+    """
     if isinstance(value, Mapping):
         return {key: json_values(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -66,9 +66,9 @@ class LoopState:
         self._average = Average(self._model, self._options.averaging)
         self._began = self._saved = time.monotonic()
         self._earlier, self._first = 0.0, private.released
-        known = private.released == 0 or (self._path is not None and self._path.exists())
+        traced = private.released == 0 or (self._path is not None and self._path.exists())
         self._resume()
-        self.own &= known and own
+        self.own &= traced and own
         self._between = max(1, round(self._options.evaluate_every * private.plan.sampling.steps_for(1.0)))
         self._options.on_begin(private.released, private.plan.steps)
         return self.own
