@@ -1,17 +1,20 @@
-# make demo: a private training run on bundled data. make test: everything CI runs. make docs: these pages as a site, in
-# site/. All do all their set-up.
+# make demo: a private training run on bundled data. make test: everything CI runs. make quick: the tests without the slow
+# families. make docs: these pages as a site, in site/. make wheel: what is published, in dist/. All do all their set-up.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test lint types docs soak benchmark clean
+.PHONY: demo test quick lint types docs wheel soak benchmark clean
 
 demo: $(VENV)/.demo
 	$(BIN)/discreet demo
 
 test: lint types $(VENV)/.test
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 3 --dist worksteal
+
+quick: $(VENV)/.test
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow"
 
 lint: $(VENV)/.test
 	$(BIN)/ruff check .
@@ -22,6 +25,11 @@ types: $(VENV)/.test
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
+
+wheel: $(BIN)/python
+	$(BIN)/python -m pip install --quiet build
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist
 
 soak: $(VENV)/.test
 	DISCREET_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
@@ -49,4 +57,4 @@ $(VENV)/.benchmark: $(VENV)/.test
 	touch $@
 
 clean:
-	rm -rf $(VENV) site
+	rm -rf $(VENV) site dist

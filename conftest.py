@@ -5,10 +5,16 @@ from importlib.util import find_spec
 
 os.environ["FLWR_TELEMETRY_ENABLED"] = "0"  # as whoever starts Flower is to do; it is read when flwr is imported
 
+TESTS, SOURCE = "tests/integrations", "src/discreet/integrations"
 NEEDED = {
-    "flwr": ["src/discreet/integrations/flower.py", "tests/integrations/fake_grid.py"],
-    "lightning": ["src/discreet/integrations/lightning.py", "tests/integrations/test_lightning.py"],
-    "transformers": ["src/discreet/integrations/transformers.py", "tests/integrations/hugging_face"],
+    "flwr": [f"{SOURCE}/flower", "tests/fake_grid.py"],
+    "lightning": [f"{SOURCE}/lightning.py", f"{TESTS}/test_lightning.py"],
+    "transformers": [
+        f"{SOURCE}/transformers",
+        f"{TESTS}/test_transformers.py",
+        f"{TESTS}/test_transformer_families.py",
+        "tests/tiny_transformers.py",
+    ],
 }
 collect_ignore = [
     path

@@ -1,4 +1,4 @@
-"""Which tool finds which planted fault: the faults and tools of tests/audit/planted.py, every tool on every fault.
+"""Which tool finds which planted fault: the faults and tools of tests/planted.py, every tool on every fault.
 
 python benchmarks/faults.py
 """
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests" / "audit"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests"))
 from planted import FAULTS, LEVEL, TOOLS, UNBROKEN, found
 
 

@@ -18,7 +18,7 @@ from race.machine import about, sentence
 from race.pages import fill
 
 from discreet import papers
-from discreet.papers import running, showing
+from discreet.papers import render, running
 from discreet.papers.experiment import Results
 from discreet.papers.verdicts import our_size, too_small
 from discreet.report.charts import svg
@@ -109,7 +109,7 @@ def headlines(results):
     rows = []
     for number in papers.FILES:
         for experiment, found, _, _ in measured(number, results):
-            cells = showing.stated_rows(experiment, found)
+            cells = render.stated_rows(experiment, found)
             for stated, row in zip(experiment.stated, cells, strict=True):
                 if stated.headline:
                     verdict = stated.judged(found)
@@ -127,9 +127,9 @@ def everything(results):
         (f"{number} {experiment.name}", *row)
         for number in papers.FILES
         for experiment, found, _, _ in measured(number, results)
-        for row in showing.stated_rows(experiment, found)
+        for row in render.stated_rows(experiment, found)
     ]
-    return table(("paper", *showing.HEAD), rows)
+    return table(("paper", *render.HEAD), rows)
 
 
 # --- sections --------------------------------------------------------------------------------------------------------

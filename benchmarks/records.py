@@ -175,10 +175,7 @@ def overview(rows, machine):
                 f"| {NAMES[name]} | {proven} | {mean:.2f} % | {'' if cold is None else f'{cold / 60:.1f} min'} |"
             )
     days = sorted({r["at"] for r in rows})
-    return (
-        "\n".join(lines)
-        + f"\n\n{days[-1]}, {machine}; `python benchmarks/records.py --json records.json`, means over seeds."
-    )
+    return "\n".join(lines) + f"\n\nMeans over seeds; {days[-1]}, {machine}."
 
 
 def cost(rows):

@@ -27,10 +27,7 @@ GOALS = {
     "MLP 784-32-10": 1.6, "MLP 784-1000-10": 1.1, "MNIST CNN": 1.0, "small AlexNet": 1.1, "WRN-16-4": 1.1,
     "transformer 4x256, 128 tokens": 1.1, "LSTM 128, 64 tokens": 1.5, "logistic 20,000": 1.05,
 }  # fmt: skip
-SHORT = (
-    "SGD", "discreet", "discreet keep", "Opacus hooks", "Opacus ghost", "Opacus ew", "vmap", "jax-privacy",
-    "fastDP origin",
-)  # fmt: skip
+SHORT = ("discreet", "Opacus ghost", "Opacus ew", "vmap", "fastDP origin")  # those of README
 
 
 def job(competitor: str, title: str, fastdp: str | None = None) -> Job:
@@ -63,19 +60,32 @@ def _tables(found: dict[str, Any]) -> str:
 
 
 def overview(*several: dict[str, Any]) -> str:
-    """The short table of README: CPU time, the first number of threads, and those that one would choose between.
+    """The short table of README: CPU time over that of SGD, the first number of threads, and what each needs in memory.
 
-    A model's line is of the last run that has it.
+    A model's line is of the last run that has it. What is remarked of a figure stands in docs/speed.md.
     """
     threads = several[0]["results"][0]["threads"]
-    lines: dict[str, tuple[str, list[tables.Row]]] = {}
+    lines: dict[str, tuple[str, list[str]]] = {}
     for found in several:
         for (model, count), group in tables.grouped(found["results"]).items():
             if count == threads:
-                shown = [row for name, row in group.items() if name in SHORT]
-                lines[model] = machine.sentence(found["about"]), shown
-    rows = [row for _, group in lines.values() for row in group]
-    return "\n\n".join([tables.overview(rows, threads, "cpu"), *dict.fromkeys(about for about, _ in lines.values())])
+                lines[model] = machine.summary(found["about"]), _short_line(model, group)
+    head = ["model, batch", *SHORT, "MiB of SGD", *(f"of {name}" for name in SHORT[:2])]
+    table = tables.markdown(head, [line for _, line in lines.values()])
+    return f"{table}\n\n{'; '.join(dict.fromkeys(about for about, _ in lines.values()))}."
+
+
+def _short_line(model: str, group: dict[str, tables.Row]) -> list[str]:
+    def time(row: tables.Row | None) -> str:
+        if row is None:
+            return ""
+        remark = "*" if row["note"] else ""
+        return f"{tables.ratio(row, group['SGD'], 'cpu'):.2f}{remark}" if row["status"] == "ran" else tables.said(row)
+
+    def peak(row: tables.Row | None) -> str:
+        return f"{row['peak']:.0f}" if row is not None and row["status"] == "ran" else ""
+
+    return [model, *(time(group.get(name)) for name in SHORT), *(peak(group.get(n)) for n in ("SGD", *SHORT[:2]))]
 
 
 def goals(*several: dict[str, Any]) -> str:

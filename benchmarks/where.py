@@ -40,9 +40,9 @@ from discreet.gradients import engine
 from discreet.gradients.convolution import Convolution
 from discreet.gradients.forms import OuterProducts
 from discreet.gradients.reparametrized import Prepared
-from discreet.release import private_sum as aggregate
-from discreet.release import session as private
-from discreet.release import sums
+from discreet.release import private
+from discreet.release.preflight import sums, watch
+from discreet.release.preflight import watch_sum as aggregate
 from discreet.stages.noise.random import KeyTree
 
 PARTS = ("forward", "backward", "gradients", "bound", "sums", "noise", "rest", "optimizer")
@@ -113,7 +113,7 @@ Losses = Callable[[], Tensor]
 
 def guarded(
     setting: Setting, clock: Clock, memory: float
-) -> tuple[Callable[[], None], "discreet.release.session.Private", Losses]:
+) -> tuple[Callable[[], None], "discreet.release.private.Private", Losses]:
     model, x, y, optimizer = prepare(setting, "discreet")
     handle = discreet.attach(model, plan(setting.batch), memory=memory)
     handle.collate(torch.utils.data.TensorDataset(x, y))
@@ -134,12 +134,12 @@ def guarded(
 @contextmanager
 def probing() -> Iterator[None]:
     """Every step is one that is probed."""
-    before = private.Private._probed
-    private.Private._probed = lambda self, step: True
+    before = watch.Preflight.probed
+    watch.Preflight.probed = lambda self, step: True
     try:
         yield
     finally:
-        private.Private._probed = before
+        watch.Preflight.probed = before
 
 
 def milliseconds(function: Callable[[], Any]) -> float:
@@ -152,7 +152,7 @@ def milliseconds(function: Callable[[], Any]) -> float:
 
 
 @torch.no_grad()
-def floor(handle: "discreet.release.session.Private", losses: Tensor) -> tuple[float, float]:
+def floor(handle: "discreet.release.private.Private", losses: Tensor) -> tuple[float, float]:
     """Milliseconds of the noise, and of what one gradient an example costs more than one for all."""
     uses = handle._engine.gradients(losses, len(losses), measure=False).uses
     source, room = KeyTree().stream("floor", 0), torch.empty(sum(p.numel() for p in handle._engine.parameters.values()))

@@ -1,6 +1,7 @@
 import hashlib
 import itertools
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,22 @@ settings.register_profile("repo", deadline=None, derandomize=True, suppress_heal
 settings.register_profile("soak", deadline=None, max_examples=1000, suppress_health_check=QUIET)
 settings.load_profile("soak" if os.environ.get("DISCREET_SOAK") else "repo")
 torch.set_num_threads(1)
+HERE = Path(__file__).parent
 collect_ignore = ["pinned/make.py", "old_runs/make.py"]  # they make what the tests beside them compare with
+
+
+# What `make quick` leaves out, besides single tests that are marked: whole families, by the beginning of their path.
+SLOW = (
+    "audit/sanity", "benchmarks", "distributed", "integrations/test_accelerate", "integrations/test_flower",
+    "integrations/test_sklearn_checks", "integrations/test_transformer", "papers", "runs/test_crashes",
+    "runs/test_faults", "test_examples", "zoo",
+)  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if item.path.is_relative_to(HERE) and item.path.relative_to(HERE).as_posix().startswith(SLOW):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""Small runs of every kind, for faults.py to break, and what must be true of them however they were broken."""
+"""Small runs of every kind, for disk_faults.py to break, and what must be true of them however they were broken."""
 
 import json
 from dataclasses import dataclass

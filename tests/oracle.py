@@ -111,3 +111,30 @@ class Tied(nn.Module):
 
     def forward(self, tokens):
         return self.head(torch.tanh(self.words(tokens)))
+
+
+def each_loss(model, losses):
+    """Autograd's gradient of each loss."""
+    parameters = trainable(model)
+    found = {name: [] for name in parameters}
+    for loss in losses:
+        gradients = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
+        for (name, p), g in zip(parameters.items(), gradients, strict=True):
+            found[name].append(torch.zeros_like(p) if g is None else g)
+    return {name: torch.stack(each) for name, each in found.items()}
+
+
+def assert_units(model, losses, engine=None, tolerance=1e-9, **options):
+    made, expected = Engine(model) if engine is None else engine, each_loss(model, losses)
+    assert_equal(made.gradients(losses, len(losses), **options), expected, tolerance)
+
+
+class Net(nn.Module):
+    def __init__(self, **parts):
+        super().__init__()
+        for name, part in parts.items():
+            setattr(self, name, part)
+
+
+def two_layers(width=3):
+    return Net(inner=nn.Linear(width, 4), norm=nn.LayerNorm(4), outer=nn.Linear(4, 2)).double()

@@ -1,7 +1,6 @@
 """Ranks for tests: gloo processes over a file, forked from a server that has imported everything once."""
 
 import contextlib
-import multiprocessing
 import os
 import pickle
 import traceback
@@ -9,11 +8,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
-
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
-    ["torch._dynamo", "torch.distributed.fsdp", "discreet.training", "rank_work", "shard_work"]
-)
+from forked import CONTEXT
 
 
 class Group:
@@ -22,10 +17,10 @@ class Group:
     def __init__(self, count, work, folder, *arguments):
         store = folder / f"store-{len(list(folder.glob('store-*')))}"
         store.touch()
-        ends = [_CONTEXT.Pipe(duplex=False) for _ in range(count)]
+        ends = [CONTEXT.Pipe(duplex=False) for _ in range(count)]
         self._receiving = [receiving for receiving, _ in ends]
         self.processes = [
-            _CONTEXT.Process(target=_live, args=(rank, count, str(store), ends[rank][1], work, arguments), daemon=True)
+            CONTEXT.Process(target=_live, args=(rank, count, str(store), ends[rank][1], work, arguments), daemon=True)
             for rank in range(count)
         ]
         for process in self.processes:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -19,7 +20,8 @@ from discreet.gradients import rules
 from discreet.runs import config
 
 ROOT = Path(__file__).parent.parent
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+TOP = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES = [*TOP, *sorted((ROOT / "docs").rglob("*.md"))]
 EXTRAS = {
     "flwr": "federated",
     "lightning": "lightning",
@@ -98,6 +100,22 @@ def test_a_toml_block_is_a_config_or_a_schema(block):
 def test_links_within_the_repo_lead_somewhere(path):
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text()):
         assert (path.parent / target).exists(), target
+
+
+def test_the_architecture_links_to_every_package():
+    linked = set(re.findall(r"\]\(\.\./src/discreet/(\w+)\)", (ROOT / "docs" / "architecture.md").read_text()))
+    assert linked >= {path.parent.name for path in (ROOT / "src" / "discreet").glob("*/__init__.py")}
+
+
+def test_the_picture_of_the_walk_is_what_its_script_draws():
+    script = runpy.run_path(str(ROOT / "docs" / "assets" / "walk.py"))
+    assert (ROOT / "docs" / "assets" / "walk.svg").read_text() == script["picture"]()
+
+
+def test_readme_is_short_and_has_no_command_of_a_benchmark():
+    lines = (ROOT / "README.md").read_text().splitlines()
+    assert max(map(len, lines)) <= 150
+    assert len(lines) <= 130
 
 
 def test_every_public_name_is_in_the_reference():

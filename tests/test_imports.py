@@ -1,9 +1,9 @@
 """Accounting and planning start without torch, and dependencies point down the walk."""
 
 import ast
+import re
 import subprocess
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -66,12 +66,16 @@ def imports(path):
     for node in ast.walk(tree):
         if id(node) in typing_only:
             continue
-        if isinstance(node, ast.ImportFrom) and node.module:
-            found.add(node.module)
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+        found |= named(node)
     return found
+
+
+def named(node):
+    """What one statement imports, if it does."""
+    if isinstance(node, ast.ImportFrom) and node.module:
+        whole = {f"{node.module}.{alias.name}" for alias in node.names}
+        return whole if node.module == "discreet" else whole | {node.module}
+    return {alias.name for alias in node.names} if isinstance(node, ast.Import) else set()
 
 
 FILES = {".".join(p.relative_to(SOURCE).with_suffix("").parts): p for p in SOURCE.rglob("*.py")}
@@ -92,20 +96,88 @@ def test_the_torchless_rooms_import_no_torch():
         assert not any(i == "torch" or i.startswith("torch.") for i in named), name
 
 
+# --- which package may import which: docs/architecture.md draws it ----------------------------------------------------
+
+LEAVES = {"errors", "_check", "_storage", "_moved"}
+WALK = {"stages", "accounting", "gradients", "ledger", "distributed", "release"}
+TRAINED = WALK | {"training", "data", "models", "features"}
+ALLOWED = {  # besides leaves and itself, wherever in a file it does so
+    "accounting": set(),
+    "stages": {"accounting"},
+    "gradients": set(),
+    "ledger": {"stages", "accounting"},
+    "distributed": {"stages", "gradients", "release"},  # release and distributed are one floor
+    "release": WALK,
+    "training": WALK,
+    "nn": {"gradients"},
+    "models": {"nn"},
+    "data": {"stages", "accounting", "ledger", "release"},
+    "features": {"stages", "accounting", "ledger", "data"},
+    "federated": WALK | {"training"},
+    "integrations": WALK | {"training", "models", "federated"},
+    "runs": TRAINED | {"federated", "audit"},
+    "audit": TRAINED | {"nn", "federated", "runs", "report"},
+    "report": {"stages", "accounting", "ledger"},
+    "papers": TRAINED | {"nn", "federated", "audit", "report"},
+    "cli": TRAINED | {"federated", "audit", "runs", "report", "papers"},
+}
+BESIDES = {  # single places; there may be fewer, and no more
+    ("accounting.guarantee", "stages"),  # a saved guarantee names a noise of the user's own
+    ("stages.bounds", "gradients"),  # once there is a model
+    ("stages.bounds", "nn"),
+    ("features.pipeline", "runs"),  # the section of a config
+}
+
+
+def home(name):
+    """The package of discreet that an imported name comes from: of a public name, where it really is."""
+    first = name.split(".")[1]
+    if (SOURCE / first).is_dir() or (SOURCE / f"{first}.py").is_file():
+        return first
+    if first in discreet._HOMES:
+        package, original = discreet._HOMES[first]
+        return home(f"{package}.{original}")
+    return None  # __version__
+
+
 def rooms_of(path):
     """The packages of discreet that a file imports from, wherever it does so."""
-    return {i.split(".")[1] for i in imports(path) if i.startswith("discreet.")}
+    return {home(i) for i in imports(path) if i.startswith("discreet.")} - {None}
 
 
-def test_nobody_imports_the_command_line_and_only_who_draws_the_report():
+def test_every_package_is_in_the_table():
+    packages = {p.parent.name for p in SOURCE.glob("*/__init__.py")}
+    assert packages == ALLOWED.keys()
+    assert {p.stem for p in SOURCE.glob("*.py")} == LEAVES | {"__init__"}
+
+
+@pytest.mark.parametrize("name", [name for name in FILES if name.split(".")[0] in ALLOWED])
+def test_a_module_imports_only_what_its_package_may(name):
+    room = name.split(".")[0]
+    beside = {target for place, target in BESIDES if f"{name}.".startswith(f"{place}.")}
+    assert rooms_of(FILES[name]) <= ALLOWED[room] | LEAVES | {room} | beside
+
+
+def test_every_exception_is_still_needed():
+    for place, target in BESIDES:
+        files = [path for name, path in FILES.items() if f"{name}.".startswith(f"{place}.")]
+        assert any(target in rooms_of(path) for path in files), (place, target)
+
+
+def test_what_planning_needs_imports_models_only_when_there_is_one():
+    """The exceptions of stages are inside functions: a plan is made without torch."""
     for name, path in FILES.items():
-        room = name.split(".")[0]
-        if room not in ("cli", "__init__"):
-            assert "cli" not in rooms_of(path), name
-        if room not in ("cli", "report", "papers", "audit"):
-            assert "report" not in rooms_of(path), name
-        if room not in ("cli", "papers", "__init__"):
-            assert "papers" not in rooms_of(path), name
+        if name.startswith("stages."):
+            at_once = {i for node in ast.parse(path.read_text()).body for i in named(node)}
+            assert not {home(i) for i in at_once if i.startswith("discreet.")} & {"gradients", "nn"}, name
+
+
+def test_the_page_of_the_architecture_has_the_table():
+    page = (SOURCE.parents[1] / "docs" / "architecture.md").read_text()
+    rows = dict(re.findall(r"^\| \[`(\w+)/`\]\([^)]*\) \|.*\| ([^|]*) \|$", page, re.MULTILINE))
+    assert rows.keys() == ALLOWED.keys()
+    for room, words in rows.items():
+        assert set(re.findall(r"\w+", words)) - {"nothing"} == ALLOWED[room] - {room}, room
 
 
 def test_bounds_noise_and_sampling_do_not_know_each_other():
@@ -115,15 +187,3 @@ def test_bounds_noise_and_sampling_do_not_know_each_other():
             if name.startswith(room):
                 others = [f"discreet.{other}" for other in rooms if other != room]
                 assert not any(i.startswith(other) for i in imports(path) for other in others), name
-
-
-def test_old_paths_are_the_same_modules():
-    from discreet import _moved
-
-    for old, new in _moved.MOVED.items():
-        if " " not in new and FILES.keys() >= {new} and old not in ("lightning", "transformers", "federated.flower"):
-            assert import_module(f"discreet.{old}") is import_module(f"discreet.{new}")
-            assert import_module(f"discreet.{new}").__spec__.name == f"discreet.{new}"
-    from discreet.contracts import Blocks, Phase
-
-    assert (Blocks.__name__, Phase.__name__) == ("Blocks", "Event")

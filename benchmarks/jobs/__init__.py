@@ -5,7 +5,7 @@ jobs/papers.py    the papers at their own size (issue: all cases of `discreet re
 Another file joins by a function `jobs()` that returns Jobs, and by its name in MODULES. A function that a job names is
 called with the case and a discreet.papers.experiment.Place: a folder that is there again after a kill, the seed, and
 `tell(done, total)`, to be called every second or so. It returns a dictionary of plain values. A long job keeps a
-checkpoint in that folder and goes on from it (discreet.papers.course does).
+checkpoint in that folder and goes on from it (discreet.papers.train_case does).
 """
 
 import hashlib

@@ -78,3 +78,9 @@ def sentence(found: dict[str, Any]) -> str:
     """Machine, date, versions and command in one line, to stand beside figures."""
     have = ", ".join(f"{name} {number}" for name, number in found["versions"].items() if number != "not installed")
     return f"{found['date']}, {found['machine']}; {have}; `{found['command']}`."
+
+
+def summary(found: dict[str, Any]) -> str:
+    """Date, machine and the versions that decide most, where the commands stand elsewhere."""
+    versions = ", ".join(f"{name} {found['versions'][name]}" for name in ("torch", "opacus"))
+    return f"{found['date']}, {found['machine']}, {versions}"

@@ -31,9 +31,9 @@ from discreet.integrations import sklearn as sklearn
 from discreet.integrations import transformers as transformers
 from discreet.ledger import Ledger as Ledger
 from discreet.ledger.verification import verify as verify
-from discreet.release.preflight.isolation import preflight as preflight
-from discreet.release.session import Private as Private
-from discreet.release.session import attach as attach
+from discreet.release.attachment import attach as attach
+from discreet.release.preflight.check import preflight as preflight
+from discreet.release.private import Private as Private
 from discreet.stages import bounds as bounds
 from discreet.stages import noise as noise
 from discreet.stages import presets as methods

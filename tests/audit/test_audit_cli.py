@@ -1,6 +1,7 @@
 """The audit of runs from the command line: with canaries in them, and after the fact."""
 
 import json
+import os
 import re
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from discreet import ConfigError, PrivacyError
-from discreet.audit.finished import audit
+from discreet.audit.audit_run import audit
 from discreet.cli.app import app, main
 from discreet.runs.build import make_optimizer
 from discreet.runs.config import from_dict
@@ -104,6 +105,15 @@ def test_a_declaration_that_was_changed_is_found(table, tmp_path):
     (run / "audit.toml").write_text(re.sub(r"guesses_in = \d+", "guesses_in = 49", text))
     result = CliRunner().invoke(app, ["audit", str(run)])
     assert "not what the ledger declared" in str(result.exception)
+
+
+def test_what_an_audit_is_of_is_what_the_ledger_says_and_not_the_config(table, tmp_path):
+    run = tmp_path / "run"
+    begin(table, run, "--audit", "50")
+    config, before = run / "config.toml", (run / "audit.json").read_bytes()
+    config.write_text(config.read_text().replace("canaries = 50", "canaries = 0"))
+    assert audit(run, quick=True) == json.loads(before)
+    assert (run / "audit.json").read_bytes() == before
 
 
 def quarter_of_the_noise(patch):
@@ -215,6 +225,26 @@ def test_a_finished_run_is_attacked_and_its_pipeline_audited(table, tmp_path):
     assert "area under the curve" in said
 
 
+def test_a_plan_that_was_changed_is_not_the_one_that_is_audited(table, tmp_path):
+    run = tmp_path / "run"
+    train(values(table, canaries=0), run)
+    plan = run / "plan.toml"
+    proven = json.loads((run / "guarantee.json").read_text())["epsilon"]
+    plan.write_text(re.sub(r"multiplier = [0-9.]+", "multiplier = 90.0", plan.read_text()))
+    assert audit(run, canaries=20)["pipeline"]["epsilon"] == pytest.approx(proven)
+
+
+@pytest.mark.parametrize("name", ["config.toml", "plan.toml", "audit.json"])
+def test_what_is_no_regular_file_is_not_opened(table, tmp_path, name):
+    """A pipe would keep whoever opens it waiting."""
+    run = tmp_path / "run"
+    train(values(table, canaries=0), run)
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    with pytest.raises(ConfigError, match=f"{name} is a pipe, and only regular files are opened"):
+        audit(run, quick=True)
+
+
 def test_too_little_noise_is_found_after_the_fact(table, tmp_path, monkeypatch):
     run = tmp_path / "run"
     begin(table, run, hidden=300, epsilon=2)
@@ -248,7 +278,7 @@ def test_runs_that_cannot_be_audited_say_why(table, tmp_path, monkeypatch, capsy
         "federate", "--data", table, "--users", "8", "--users-per-round", "4", "--rounds", "2", "--model", "linear",
         "--noise", "1", "--out", tmp_path / "users",
     )  # fmt: skip
-    for folder, words in (("half", "has finished"), ("users", "federated"), ("none", "has finished")):
+    for folder, words in (("half", "has finished"), ("users", "federated"), ("none", "is no run's folder")):
         monkeypatch.setattr("sys.argv", ["discreet", "audit", str(tmp_path / folder)])
         with pytest.raises(SystemExit) as caught:
             main()

@@ -48,7 +48,7 @@ def test_tables_and_figures_are_of_runs_on_the_test_part_of_recipes_as_they_are(
     assert "| MNIST | 1 | 400 s, 150 s |  | 4.0 GiB |" in once
     assert "| MNIST | 3 |  | 100 s, 150 s, 60 s | 4.0 GiB |" in once
     assert "old" not in once
-    assert "| MNIST | 2.9990 | 98.50 % |  |\n\n2026-11-16, two cores" in readme.read_text()
+    assert "| MNIST | 2.9990 | 98.50 % |  |\n\nMeans over seeds; 2026-11-16, two cores." in readme.read_text()
     drawn = (tmp_path / "records-mnist.svg").read_text()
     assert "Abadi 2016" in drawn
     assert "98.5%" in drawn

@@ -4,12 +4,12 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 
 import numpy as np
 import pytest
+from forked import Forked
 from typer.testing import CliRunner
 
 from discreet import verify
@@ -255,13 +255,14 @@ def test_a_damaged_run_is_refused_in_one_line_and_nothing_is_lost(table, tmp_pat
 
 # --- signals and kills -----------------------------------------------------------------------------------------------
 
-COMMAND = [sys.executable, "-c", "from discreet.cli import main; main()"]
-
 
 def start(*arguments):
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    command = [*COMMAND, *map(str, arguments)]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    return Forked(run_command, *map(str, arguments))
+
+
+def run_command(*arguments):
+    sys.argv = ["discreet", *arguments]
+    main()
 
 
 def until(process, happened):

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from oracle import assert_equal, square_loss, trainable
+from oracle import Net, assert_units, square_loss, two_layers
 from torch import nn
 from torch.nn import functional as F
 
@@ -14,33 +14,6 @@ from discreet.gradients.layout import Matching, Members, Memberships, Rows, rand
 
 R = torch.randn
 WIDTH = 3
-
-
-def each_loss(model, losses):
-    """Autograd's gradient of each loss."""
-    parameters = trainable(model)
-    found = {name: [] for name in parameters}
-    for loss in losses:
-        gradients = torch.autograd.grad(loss, list(parameters.values()), retain_graph=True, allow_unused=True)
-        for (name, p), g in zip(parameters.items(), gradients, strict=True):
-            found[name].append(torch.zeros_like(p) if g is None else g)
-    return {name: torch.stack(each) for name, each in found.items()}
-
-
-def assert_units(model, losses, engine=None, tolerance=1e-9, **options):
-    made, expected = Engine(model) if engine is None else engine, each_loss(model, losses)
-    assert_equal(made.gradients(losses, len(losses), **options), expected, tolerance)
-
-
-class Net(nn.Module):
-    def __init__(self, **parts):
-        super().__init__()
-        for name, part in parts.items():
-            setattr(self, name, part)
-
-
-def two_layers():
-    return Net(inner=nn.Linear(WIDTH, 4), norm=nn.LayerNorm(4), outer=nn.Linear(4, 2)).double()
 
 
 def per_token(model, tokens):

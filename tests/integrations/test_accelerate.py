@@ -6,7 +6,7 @@ from importlib.util import find_spec
 
 import pytest
 import torch
-from test_examples import run
+from scripts import run
 from torch import nn
 from torch.nn import functional as F
 

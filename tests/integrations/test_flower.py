@@ -40,8 +40,7 @@ from discreet import (
     verify,
 )
 from discreet.federated import Local, Rounds, fit
-from discreet.integrations import flower
-from discreet.integrations.flower import Federation, client_app
+from discreet.integrations.flower import Federation, client, client_app, server, wire
 
 USERS = 6
 LOCAL = Local(learning_rate=0.5, batch_size=4)
@@ -268,9 +267,9 @@ def with_values(make):
     """Replace the values of the first parameter's update, by way of the key that its bits are mixed with."""
 
     def change(reply, update, about):
-        plain = flower._mixed({name: torch.from_numpy(a.numpy()) for name, a in update.items()}, about["key"])
+        plain = wire.xor_with_key({name: torch.from_numpy(a.numpy()) for name, a in update.items()}, about["key"])
         plain["0.weight"] = make(plain["0.weight"])
-        update.update({name: Array(t.numpy()) for name, t in flower._mixed(plain, about["key"]).items()})
+        update.update({name: Array(t.numpy()) for name, t in wire.xor_with_key(plain, about["key"]).items()})
         return [reply]
 
     return change
@@ -501,7 +500,7 @@ def test_flowers_own_grid_drops_good_replies_with_a_bad_one(how):
     spoil, error = SPOILED[how]
     grid = FakeLink(everybody().nodes, spoil).grid()
     state = make_model().state_dict()
-    about = {"format": flower.FORMAT, "round": 0, "nonce": "n"}
+    about = {"format": wire.FORMAT, "round": 0, "nonce": "n"}
     contents = [
         RecordDict({"discreet": ConfigRecord(about | {"user": user}), "model": ArrayRecord(state)}) for user in (2, 3)
     ]
@@ -546,7 +545,7 @@ class Slow(FakeGrid):
 
 def test_a_round_waits_for_its_timeout_and_no_longer(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(flower, "time", clock)
+    monkeypatch.setattr(server, "time", clock)
     ended = []
     grid = Slow(clock, {103: 4.0, 104: 10.0, 105: 10.5})
     plan = make_plan(steps=2)
@@ -557,7 +556,7 @@ def test_a_round_waits_for_its_timeout_and_no_longer(monkeypatch):
 
 def test_a_round_ends_when_all_have_answered(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(flower, "time", clock)
+    monkeypatch.setattr(server, "time", clock)
     ended = []
     federate(Slow(clock, {103: 4.0}), timeout=100.0, interval=3.0, after=lambda _: ended.append(clock.now))
     assert ended == [6.0]
@@ -595,9 +594,9 @@ arrays = st.builds(
 @given(st.dictionaries(names, arrays, max_size=5), st.integers(-3, 3), st.sampled_from(["right", "wrong"]))
 def test_whatever_is_sent_is_read_as_an_update_or_as_nothing(found, number, nonce):
     shapes = {name: tuple(p.shape) for name, p in make_model().named_parameters()}
-    about = ConfigRecord({"format": flower.FORMAT, "round": number, "nonce": nonce, "key": bytes(32)})
+    about = ConfigRecord({"format": wire.FORMAT, "round": number, "nonce": nonce, "key": bytes(32)})
     content = RecordDict({"discreet": about, "update": ArrayRecord(found)})
-    update = flower._update(Message(content, 1, "train"), 0, "right", shapes)
+    update = wire.read_update(Message(content, 1, "train"), 0, "right", shapes)
     assert update is None or (number == 0 and nonce == "right" and not any(t.isnan().any() for t in update.values()))
 
 
@@ -666,7 +665,7 @@ def test_a_federation_goes_on_where_its_ledger_ends(tmp_path):
 
 def test_the_declared_population_is_waited_for(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(flower, "time", clock)
+    monkeypatch.setattr(server, "time", clock)
     grid = FakeGrid({100 + user: honest(user) for user in range(USERS - 1)})
 
     def meanwhile():
@@ -683,7 +682,7 @@ def test_the_declared_population_is_waited_for(monkeypatch):
 
 def test_a_population_that_does_not_come_is_waited_for_no_longer_than_patience(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(flower, "time", clock)
+    monkeypatch.setattr(server, "time", clock)
     grid = FakeGrid({1: honest(0), 2: lambda message: [], 3: lambda message: [ValueError()]})
     with pytest.raises(ConfigError, match=r"1 of the plan's 6 users .* within 10 seconds \(2 more nodes are connected"):
         federate(grid, patience=10.0, interval=3.0)
@@ -719,7 +718,7 @@ def test_a_user_with_another_model_is_refused_before_anything_is_spent():
 @pytest.mark.parametrize("partition", [None, "3", 3.0, True])
 def test_a_node_without_a_number_says_what_it_needs(partition):
     app = client_app(make_model, load, LOCAL)
-    query = RecordDict({"discreet": ConfigRecord({"format": flower.FORMAT, "nonce": "n"})})
+    query = RecordDict({"discreet": ConfigRecord({"format": wire.FORMAT, "nonce": "n"})})
     with pytest.raises(ConfigError, match="partition-id=K"):
         app(Message(query, 1, "query"), context(partition))
 
@@ -775,7 +774,7 @@ def test_a_user_whose_node_is_gone_counts_zero_until_it_is_back(then, back):
 
 def test_a_node_that_never_says_who_it_is_does_not_keep_others_from_being_asked(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(flower, "time", clock)
+    monkeypatch.setattr(server, "time", clock)
     grid = everybody(u3=lambda message: [])
     clock.slept = lambda: grid.nodes.update({900: honest(3)}) if clock.now == 2.0 else None
     _, rounds = federate(grid, patience=100.0, interval=1.0)
@@ -785,17 +784,17 @@ def test_a_node_that_never_says_who_it_is_does_not_keep_others_from_being_asked(
 
 
 def test_a_node_that_says_twice_who_it_is_is_still_one_node():
-    roster = flower._Roster(FakeGrid({}), 2, "digest")
+    roster = server._Roster(FakeGrid({}), 2, "digest")
     for _ in range(2):
-        roster.enrol(7, flower._Announcement(1, "digest"))
+        roster.enrol(7, wire.Announcement(1, "digest"))
     assert roster.node(1) == 7
     with pytest.raises(ConfigError, match="two nodes say they are user 1"):
-        roster.enrol(8, flower._Announcement(1, "digest"))
+        roster.enrol(8, wire.Announcement(1, "digest"))
 
 
 def test_a_silent_stranger_does_not_hold_up_a_population_that_is_there(monkeypatch):
     clock = Clock()
-    monkeypatch.setattr(flower, "time", clock)
+    monkeypatch.setattr(server, "time", clock)
     grid = everybody()
     grid.nodes[1] = lambda message: []
     federate(grid, patience=100.0)
@@ -818,11 +817,11 @@ def test_a_node_that_comes_back_as_itself_is_asked_again_who_it_is():
 def test_a_plan_that_names_no_number_of_users_is_refused():
     sampling = Poisson(rate=0.5, batch_size=3, unit="user")
     plan = Plan(sampling=sampling, mechanism=Mechanism(Clip(1.0), Gaussian(1.0)), steps=1, delta=1e-5)
-    assert flower._population(make_plan()) == USERS
+    assert server._population(make_plan()) == USERS
     with pytest.raises(ConfigError, match="no public number of users"):
-        flower._population(plan)
+        server._population(plan)
     assert (
-        flower._population(Plan(sampling=FixedSize(9, 3, unit="user"), mechanism=plan.mechanism, steps=1, delta=1e-5))
+        server._population(Plan(sampling=FixedSize(9, 3, unit="user"), mechanism=plan.mechanism, steps=1, delta=1e-5))
         == 9
     )
 
@@ -832,7 +831,7 @@ def test_a_plan_that_names_no_number_of_users_is_refused():
 
 def ask(app, user=3, model=None, **about):
     """What the app answers to a training message."""
-    told = {"format": flower.FORMAT, "round": 0, "user": 3, "nonce": "n"} | about
+    told = {"format": wire.FORMAT, "round": 0, "user": 3, "nonce": "n"} | about
     state = (model or make_model()).state_dict()
     content = RecordDict({"discreet": ConfigRecord(told), "model": ArrayRecord(state)})
     return over_the_wire(app(over_the_wire(Message(content, 1, "train")), context(user)))
@@ -841,7 +840,7 @@ def ask(app, user=3, model=None, **about):
 def opened(reply):
     """The update in a reply."""
     arrays = {name: torch.from_numpy(a.numpy()) for name, a in reply.content["update"].items()}
-    return flower._mixed(arrays, reply.content["discreet"]["key"])
+    return wire.xor_with_key(arrays, reply.content["discreet"]["key"])
 
 
 def test_what_is_sent_cannot_be_guessed_from_the_users_data():
@@ -874,7 +873,7 @@ def test_a_reply_holds_the_update_and_nothing_else():
     assert set(reply.content) == {"update", "discreet"}
     about = dict(reply.content["discreet"])
     assert len(about.pop("key")) == 32
-    assert about == {"format": flower.FORMAT, "round": 0, "nonce": "n"}
+    assert about == {"format": wire.FORMAT, "round": 0, "nonce": "n"}
 
 
 def test_an_announcement_reads_no_data():
@@ -882,7 +881,7 @@ def test_an_announcement_reads_no_data():
         raise AssertionError
 
     app = client_app(make_model, never, LOCAL)
-    query = RecordDict({"discreet": ConfigRecord({"format": flower.FORMAT, "nonce": "n"})})
+    query = RecordDict({"discreet": ConfigRecord({"format": wire.FORMAT, "nonce": "n"})})
     reply = app(Message(query, 1, "query"), context(3))
     assert set(reply.content["discreet"]) == {"format", "nonce", "user", "parameters"}
 
@@ -923,8 +922,8 @@ def test_models_of_any_dtype_with_frozen_parts_and_buffers_arrive_as_they_are():
     with torch.no_grad():
         for value in sent.state_dict().values():
             value.add_(3)
-    arrays = ArrayRecord({name: flower._array(t) for name, t in sent.state_dict().items()})
-    arrived = flower._load_weights(mixed(), over_the_wire(Message(RecordDict({"m": arrays}), 1, "train")).content["m"])
+    arrays = ArrayRecord({name: wire.to_array(t) for name, t in sent.state_dict().items()})
+    arrived = client._load_weights(mixed(), over_the_wire(Message(RecordDict({"m": arrays}), 1, "train")).content["m"])
     for name, value in arrived.state_dict().items():
         assert value.dtype == sent.state_dict()[name].dtype
         assert torch.equal(value, sent.state_dict()[name])
@@ -939,7 +938,7 @@ def test_a_model_whose_state_is_more_than_tensors_is_refused():
             pass
 
     with pytest.raises(ConfigError, match="_extra_state"):
-        flower._state(Odd(2, 2))
+        wire.state_of(Odd(2, 2))
 
 
 # --- what can be seen ------------------------------------------------------------------------------------------------

@@ -89,6 +89,38 @@ def test_what_is_trained_is_what_the_plain_loop_trains(precision):
         torch.testing.assert_close(mine, theirs)
 
 
+class Sequences(torch.utils.data.Dataset):
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        return torch.randn(1 + i % 5, 4, generator=torch.Generator().manual_seed(i)), i % 2
+
+
+def summed(rows):
+    return torch.stack([x.sum(0) for x, _ in rows]), torch.tensor([y for _, y in rows])
+
+
+@pytest.mark.parametrize(("rows", "collate"), [(dataset(), None), (Sequences(), summed)])
+def test_isolation_is_tested_over_several_passes_with_a_collate_of_ones_own(rows, collate):
+    privacy = Privacy(plan())
+    lightning = trainer(privacy)
+    lightning.fit(Module(), privacy.loader(rows, collate_fn=collate))
+    assert lightning.current_epoch == 3
+    found = {c.status for c in privacy.guarantee().conditions if "another example" in c.text or "handed out" in c.text}
+    assert found == {"checked"}
+
+
+def test_a_collate_that_mixes_is_found():
+    def centred(rows):
+        x, y = summed(rows)
+        return x - x.mean(0), y
+
+    privacy = Privacy(plan())
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        trainer(privacy).fit(Module(), privacy.loader(Sequences(), collate_fn=centred))
+
+
 def test_the_module_is_as_it_was_afterwards():
     model, privacy = Module(), Privacy(plan(steps=2))
     before = set(vars(model))

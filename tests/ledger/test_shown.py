@@ -1,19 +1,20 @@
 """What is shown of a run is what its ledger proves: nothing that was edited beside it, or in it, is repeated."""
 
+import errno
 import json
 import os
 import random
 import shutil
 
 import pytest
-from forgery import rewritten
+from forgery import mutations, rewritten
 from safetensors.torch import load_file, save_file
-from test_run import config, contents, stopping, table_at
-from test_verification import mutations
+from small_runs import config, contents, stopping, table_at
 from typer.testing import CliRunner
 
 from discreet import ConfigError, Guarantee, PrivacyError, verify
-from discreet.cli.app import app
+from discreet import _storage as storage
+from discreet.cli.app import app, main
 from discreet.ledger.chain import cut_off
 from discreet.report import read
 from discreet.runs.outcome import read_end
@@ -116,6 +117,75 @@ def test_a_model_that_was_moved_elsewhere_is_said_and_no_forgery(run):
     (run / "model.safetensors").unlink()
     assert verify(run).absent == ("model.safetensors",)
     assert "Not there to be compared" in str(verify(run))
+
+
+def test_an_epsilon_so_far_that_is_less_than_the_ledger_has_is_in_doubt(stopped):
+    assert read(stopped).doubts == ()
+    lines = (stopped / "metrics.jsonl").read_text().splitlines()
+    lines[-1] = json.dumps(json.loads(lines[-1]) | {"epsilon": 0.01})
+    (stopped / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (doubt,) = read(stopped).doubts
+    assert "metrics.jsonl says that ε is 0.01 after 3 steps, and the ledger has" in doubt
+
+
+def test_a_note_of_the_beginning_that_cannot_be_written_is_one_line_of_error(made, tmp_path, monkeypatch):
+    replace = storage.replace
+
+    def full(path, *arguments, **settings):
+        if path.name == ".begun":
+            raise OSError(errno.ENOSPC, "no space left", str(path))
+        replace(path, *arguments, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "replace", full)
+        with pytest.raises(ConfigError, match=r"\.begun cannot be written: .*no space left"):
+            train(config(made / "clouds.npz"), tmp_path / "a")
+    assert resume(tmp_path / "a").finished
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.EROFS])
+def test_a_ledger_that_cannot_be_written_is_one_line_of_error_and_nothing_is_released(stopped, monkeypatch, number):
+    ledger, append = stopped / "ledger.jsonl", storage.append
+    before = ledger.read_bytes()
+
+    def full(path, *arguments, **settings):
+        if path == ledger:
+            raise OSError(number, os.strerror(number), str(path))
+        append(path, *arguments, **settings)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "append", full)
+        patch.setattr("sys.argv", ["discreet", "resume", str(stopped)])
+        with pytest.raises(SystemExit) as caught:
+            main()
+    assert caught.value.code == 2
+    assert ledger.read_bytes() == before
+    with monkeypatch.context() as patch:
+        patch.setattr(storage, "append", full)
+        with pytest.raises(PrivacyError, match=r"ledger\.jsonl cannot be written: .* Nothing was released"):
+            resume(stopped)
+    assert resume(stopped).finished
+
+
+def test_a_ledger_that_cannot_be_read_is_no_ledger_that_does_not_hold(run, monkeypatch):
+    ledger = run / "ledger.jsonl"
+    ledger.rename(run.parent / "elsewhere")
+    ledger.symlink_to(run.parent / "elsewhere")
+    with pytest.raises(ConfigError, match=r"ledger\.jsonl is a link, and only regular files are opened"):
+        verify(run)
+    ledger.unlink()
+    os.mkfifo(ledger)
+    with pytest.raises(ConfigError, match=r"ledger\.jsonl is a pipe, and only regular files are opened"):
+        verify(ledger)
+    ledger.unlink()
+    (run.parent / "elsewhere").rename(ledger)
+
+    def fail(*arguments):
+        raise OSError(errno.EIO, "the disk is broken", str(ledger))
+
+    monkeypatch.setattr("discreet._storage.os.read", fail)
+    with pytest.raises(ConfigError, match=r"cannot be read: .*the disk is broken"):
+        verify(run)
 
 
 def test_what_was_tested_is_in_the_ledger_and_in_what_is_verified(run):

@@ -1,7 +1,7 @@
 """Make the runs, plans, ledgers and checkpoints in kept/, and known.json, by the version that is there.
 
-`PYTHONPATH=src python tests/old_runs/make.py`. They are to stay as that version made them: later versions must read
-them. So this is run again only to add what is new, and not to have old ones rewritten.
+`PYTHONPATH=src:tests python tests/old_runs/make.py`. They are to stay as that version made them: later versions must
+read them. So this is run again only to add what is new, and not to have old ones rewritten.
 """
 
 import json
@@ -12,15 +12,17 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from discreet.config import from_dict
-from old_plans import PLANS, SLOW
-from old_runs import HERE, KEPT, KEY, PLACE, cli, go_on, put, stateful, verified
+from old_runs.old_plans import PLANS, SLOW
+from old_runs.old_runs import HERE, KEPT, KEY, PLACE, cli, go_on, put, stateful, verified
 
 import discreet
 from discreet import ConfigError, Ledger, Plan, PrivacyError
 from discreet.features import PrivatePCA
 from discreet.ledger import chained
-from discreet.runs import Watch, read_end, resume, train
+from discreet.runs.config import from_dict
+from discreet.runs.outcome import read_end
+from discreet.runs.progress import Watch
+from discreet.runs.run import resume, train
 
 SMALL = {
     "data": {"name": "digits"},

@@ -6,8 +6,8 @@ import tomllib
 
 import pytest
 import torch
-from old_plans import PLANS
-from old_runs import HERE, KEPT, KEY, cli, go_on, put, stateful, verified
+from old_runs.old_plans import PLANS
+from old_runs.old_runs import HERE, KEPT, KEY, cli, go_on, put, stateful, verified
 
 import discreet
 from discreet import ConfigError, Ledger, Plan, PrivacyError

@@ -10,17 +10,14 @@ from pathlib import Path
 import pytest
 
 from discreet import papers
-from discreet.papers import (
-    alpha,
-    belu_verdicts,
-    dp_sgd,
-    encoding_verdicts,
-    running,
-    tanh_filter,
-    tanh_verdicts,
-    three_tools,
-)
+from discreet.papers import running
+from discreet.papers.belu import verdicts as belu_verdicts
+from discreet.papers.dp_sgd import budgets
+from discreet.papers.encoding import verdicts as encoding_verdicts
 from discreet.papers.experiment import Result, Results, Stated
+from discreet.papers.tanh_filter import recurrent
+from discreet.papers.tanh_filter import verdicts as tanh_verdicts
+from discreet.papers.three_tools import alpha, clipping, memorisation
 from discreet.papers.verdicts import (
     QUEUED,
     Extent,
@@ -178,7 +175,7 @@ def test_000_recurrent_networks_are_compared_with_plain_clipping():
 
     def found(filtered):
         rows = [r for s in (1.0, 4.0) for r in (*met("none", 0.1, 99.0, s), *met("clip", 0.8, 9.0, s))]
-        return tanh_filter.explodes_not(
+        return recurrent.explodes_not(
             Results([*rows, *(r for s in (1.0, 4.0) for r in met("filter", filtered, 9.0, s))])
         )
 
@@ -260,8 +257,8 @@ def test_003_adaptive_norms_are_judged_at_full_length_by_the_spread_of_short_one
 
 def test_003_the_constant_norm_is_the_one_that_was_searched_for():
     held = [clipped("constant", a, 3, norm=n, held_out=10_000) for n, a in ((1.0, 0.3), (4.0, 0.5))]
-    assert three_tools.chosen_norm(Results(held)) == 4.0
-    assert three_tools.chosen_norm(Results()) == 2.0
+    assert clipping.chosen_norm(Results(held)) == 4.0
+    assert clipping.chosen_norm(Results()) == 2.0
 
 
 @pytest.mark.parametrize(
@@ -273,7 +270,7 @@ def test_003_memorisation_needs_an_arm_that_memorises(private, plain, word):
         trained(a, case={"data": "noise", "form": form, "epochs": 60}, **size)
         for form, a in (("paper", private), ("none", plain))
     ]
-    assert three_tools._prevented(Results(rows)).word == word
+    assert memorisation._prevented(Results(rows)).word == word
 
 
 def denoised(method, accuracy, rate, *, held_out, epochs=60, seed=0):
@@ -324,14 +321,14 @@ def test_004_a_budget_is_refuted_where_dp_sgd_has_the_accuracy_already(base, our
 
 def test_001_rates_are_chosen_by_short_trainings_with_held_out_rows():
     def met(epsilon, rate, accuracy, *, held_out, data="mnist"):
-        norm = dp_sgd.DATA[data][2]
+        norm = budgets.DATA[data][2]
         fields = {"data": data, "epsilon": epsilon, "rate": rate, "norm": norm, "held_out": held_out}
         size = {"epochs": 2.0 if held_out else 15.0, "examples": 60_000, "parameters": 26_010}
         return trained(accuracy, case=fields, noise=1.0, **size, **({"validation": accuracy} if held_out else {}))
 
     rows = [met(1.0, r, a, held_out=True) for r, a in ((0.25, 0.9), (1.0, 0.8))]
     rows += [met(1.0, r, a, held_out=False) for r, a in ((0.25, 0.91), (1.0, 0.99))]
-    assert [r["accuracy"] for r in dp_sgd._settled_rates(Results(rows))] == [0.91]
+    assert [r["accuracy"] for r in budgets._settled_rates(Results(rows))] == [0.91]
 
 
 # --- what has been measured ------------------------------------------------------------------------------------------

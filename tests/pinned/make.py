@@ -1,4 +1,4 @@
-"""Write what the present version releases to pinned.json: `PYTHONPATH=src python tests/pinned/make.py`.
+"""Write what the present version releases to pinned.json: `PYTHONPATH=src:tests python tests/pinned/make.py`.
 
 Only after a change that is meant to release something else, and after reading which cases changed.
 """
@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import torch
-from pinned_cases import CASES, fingerprint, kept
+from pinned.pinned_cases import CASES, fingerprint, kept
 
 PLACE = Path(__file__).with_name("pinned.json")
 

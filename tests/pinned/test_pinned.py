@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from pinned_cases import CASES, UNREPEATABLE, fingerprint, kept
+from pinned.pinned_cases import CASES, UNREPEATABLE, fingerprint, kept
 
 KNOWN = json.loads(Path(__file__).with_name("pinned.json").read_text())
 

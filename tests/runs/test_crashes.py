@@ -2,12 +2,9 @@
 
 import os
 import random
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import crash_worker
+from forked import Forked
 
 from discreet import verify
 
@@ -16,14 +13,12 @@ KILLS = int(os.environ.get("DISCREET_KILLS", 300 if os.environ.get("DISCREET_SOA
 
 def live(folder, lines):
     """Start the worker and kill it after so many lines (None: let it end); what it said."""
-    command = [sys.executable, str(Path(crash_worker.__file__)), str(folder)]
     said = []
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as worker:
+    with Forked(crash_worker.main, folder) as worker:
         for line in worker.stdout:
             said.append(line.split())
             if lines is not None and len(said) >= lines:
-                worker.send_signal(signal.SIGKILL)  # it goes on working until the signal arrives: any moment of a step
+                worker.kill()  # it goes on working until the signal arrives: any moment of a step
                 break
         rest = worker.stdout.read()
     return said + [line.split() for line in rest.splitlines(keepends=True) if line.endswith("\n")]

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 
 from discreet import ConfigError, PrivacyError, verify
 from discreet.accounting import gaussian as gdp
-from discreet.audit import finished
+from discreet.audit import audit_run
 from discreet.data.dataset import Data, validated
 from discreet.features import Rehearsed, Scattering, Upright
 from discreet.runs import config
@@ -60,7 +60,7 @@ def test_a_run_on_features_proves_its_budget_for_everything(tmp_path):
     assert "features of the training part 1437/1437" in told
     assert runs.resume(folder).already
     with pytest.raises(ConfigError, match="private statistics"):
-        finished.audit(folder)
+        audit_run.audit(folder)
 
 
 def test_a_killed_run_asks_for_its_statistics_once(tmp_path):

@@ -3,10 +3,10 @@ import math
 import tomllib
 from importlib.util import find_spec
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_runs import SIZE, Killed, config, contents, killed, stopping
 from torch import nn
 
 from discreet import BudgetExhausted, ConfigError, Plan, PrivacyError, verify
@@ -19,47 +19,9 @@ from discreet.runs.outcome import read_end
 from discreet.runs.progress import Watch
 from discreet.runs.run import resume, train
 
-ROWS, SIZE, CLASSES = 80, 5, 3  # 64 to train on
-
-
-@pytest.fixture
-def table(tmp_path):
-    return table_at(tmp_path)
-
-
-def table_at(folder):
-    draw = np.random.default_rng(0)
-    y = draw.integers(CLASSES, size=ROWS)
-    x = draw.normal(size=(ROWS, SIZE)).astype("f4") + 3 * np.eye(SIZE, dtype="f4")[y]
-    path = folder / "clouds.npz"
-    np.savez(path, x=x, y=y)
-    return path
-
-
-def config(table, **sections):
-    values = {
-        "data": {"name": str(table)},
-        "model": {"name": "linear"},
-        "budget": {"noise": 2.0, "steps": 8, "batch_size": 16},
-        "run": {"checkpoint_every": 0.0},
-    }
-    for name, section in sections.items():
-        values[name] = values.get(name, {}) | section
-    return from_dict(values)
-
-
-def contents(folder):
-    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
-
 
 def lines(folder):
     return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
-
-
-def stopping(after):
-    """A watch that stops a run after so many steps."""
-    steps = []
-    return Watch(step=steps.append, stop=lambda: len(steps) >= after)
 
 
 # --- a run from its beginning to its end -----------------------------------------------------------------------------
@@ -140,18 +102,6 @@ def test_a_stopped_run_is_continued_to_its_end(table, tmp_path):
     assert read(tmp_path / "a").holds
 
 
-class Killed(BaseException):
-    """Stands for the end of a process: nothing may catch it."""
-
-
-def killed(at):
-    def die(step):
-        if step == at:
-            raise Killed
-
-    return Watch(step=die)
-
-
 @pytest.mark.parametrize("at", [1, 5, 8])
 def test_a_killed_run_is_continued_within_its_budget(table, tmp_path, at):
     with pytest.raises(Killed):
@@ -191,9 +141,12 @@ def test_a_ledger_whose_first_line_was_cut_off_has_counted_nothing_and_is_begun_
 
 def test_a_ledger_that_lost_what_a_checkpoint_knows_is_not_begun_anew(table, tmp_path):
     train(config(table), tmp_path / "a", stopping(3))
-    (tmp_path / "a" / "ledger.jsonl").write_bytes(b"")
-    with pytest.raises(PrivacyError, match="lacks a line that the checkpoint knows of"):
-        resume(tmp_path / "a")
+    lines = (tmp_path / "a" / "ledger.jsonl").read_bytes().splitlines(keepends=True)
+    for left, words in ((b"", "what the run has spent is gone from"), (lines[0], "lacks a line that the checkpoint")):
+        (tmp_path / "a" / "ledger.jsonl").write_bytes(left)
+        with pytest.raises(PrivacyError, match=words):
+            resume(tmp_path / "a")
+        assert (tmp_path / "a" / "ledger.jsonl").read_bytes() == left
 
 
 @pytest.mark.parametrize("torn", [None, b"", b'{"at": "20'])
@@ -270,7 +223,7 @@ def test_one_process_at_a_time_has_a_folder(table, tmp_path):
         {"budget": {"batch_size": 1000}},
         {"augmentation": {"flip": True}},
         {"method": {"settings": {"norm": -1.0}}},
-        {"model": {"name": "test_run:mixing"}},
+        {"model": {"name": "small_runs:mixing"}},
     ],
 )
 def test_what_is_refused_before_the_first_release_leaves_nothing(table, tmp_path, sections):
@@ -440,52 +393,11 @@ def test_without_noise_nothing_is_proven_and_the_run_says_so(table, tmp_path):
 # --- data and models of one's own ------------------------------------------------------------------------------------
 
 
-def clouds(rows, pixels=0):
-    """Data for a config to name."""
-    torch.manual_seed(0)
-    shape = (1, pixels, pixels) if pixels else (SIZE,)
-    return torch.randn(rows, *shape), torch.arange(rows) % CLASSES
-
-
-def numbers(rows):
-    x = torch.randn(rows, SIZE)
-    return x, x.sum(1)
-
-
-def narrow(shape, outputs, width=4):
-    """A model for a config to name."""
-    return nn.Sequential(nn.Linear(*shape, width), nn.ReLU(), nn.Linear(width, outputs))
-
-
-def tied(shape, outputs):
-    """Two layers with the same weight."""
-    first, second = nn.Linear(SIZE, SIZE), nn.Linear(SIZE, SIZE)
-    second.weight = first.weight
-    return nn.Sequential(first, nn.Tanh(), second, nn.Linear(SIZE, outputs))
-
-
-def wide(shape, outputs):
-    return nn.Linear(SIZE + 1, outputs)
-
-
-def few(shape, outputs):
-    return nn.Linear(SIZE, outputs - 1)
-
-
-class Mixing(nn.Linear):
-    def forward(self, x):
-        return super().forward(x - x.detach().mean(0))
-
-
-def mixing(shape, outputs):
-    return Mixing(SIZE, outputs)
-
-
 def test_functions_of_ones_own_make_data_and_model(tmp_path):
     made = config(
-        "test_run:clouds",
+        "small_runs:clouds",
         data={"settings": {"rows": 50}, "test_fraction": 0.0},
-        model={"name": "test_run:narrow", "settings": {"width": 7}},
+        model={"name": "small_runs:narrow", "settings": {"width": 7}},
     )
     train(made, tmp_path / "a", stopping(2))
     outcome = resume(tmp_path / "a")
@@ -495,25 +407,25 @@ def test_functions_of_ones_own_make_data_and_model(tmp_path):
 
 
 def test_numbers_are_predicted(tmp_path):
-    outcome = train(config("test_run:numbers", data={"settings": {"rows": 50}}), tmp_path / "a")
+    outcome = train(config("small_runs:numbers", data={"settings": {"rows": 50}}), tmp_path / "a")
     assert outcome.finished
     assert outcome.accuracy is None
     assert lines(tmp_path / "a")[-1]["loss"] > 0
 
 
 def test_tied_weights_are_saved(table, tmp_path):
-    assert train(config(table, model={"name": "test_run:tied"}), tmp_path / "a").finished
+    assert train(config(table, model={"name": "small_runs:tied"}), tmp_path / "a").finished
     saved = load_file(tmp_path / "a" / "model.safetensors")
     assert torch.equal(saved["0.weight"], saved["2.weight"])
 
 
 def test_images_are_augmented(tmp_path):
     data = {"settings": {"rows": 50, "pixels": 6}}
-    made = config("test_run:clouds", data=data, augmentation={"copies": 3, "flip": True, "shift": 1})
+    made = config("small_runs:clouds", data=data, augmentation={"copies": 3, "flip": True, "shift": 1})
     assert train(made, tmp_path / "a").finished
 
 
-@pytest.mark.parametrize("name", ["test_run:wide", "test_run:few"])
+@pytest.mark.parametrize("name", ["small_runs:wide", "small_runs:few"])
 def test_a_model_that_does_not_fit_the_data_is_refused_before_anything_is_counted(table, tmp_path, name):
     with pytest.raises(ConfigError, match="the model"):
         train(config(table, model={"name": name}), tmp_path / "a")

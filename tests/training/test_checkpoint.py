@@ -4,7 +4,7 @@ import struct
 
 import pytest
 import torch
-from test_verification import mutations
+from forgery import mutations
 from torch import nn
 from torch.nn import functional as F
 

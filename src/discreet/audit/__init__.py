@@ -8,11 +8,12 @@ An audit that rejects a claim disproves it, at a stated level; one that does not
     many_run.py     many games of a mechanism itself: its errors, and epsilon from below
     membership.py   who was in the training, by a score for each example: loss, LiRA, RMIA
     exposure.py     how much a secret sequence stands out for a model that was shown it
-    canaries.py     made-up units in a real run: examples, and chosen directions of the gradient; the audit of a run
+    canaries/       made-up units in a real run: examples, and chosen directions of the gradient; the audit of a run
     game.py         the many games, on an attached model
     witness.py      canaries within a run of discreet.fit: declared first, scored on the way, kept over a crash
-    finished.py     the audit of a finished run, from its folder
-    showing.py      what was measured, for a terminal
+    audit_run.py    the audit of a finished run, from its folder
+    render.py       what was measured, for a terminal
+    sanity/         checks of a plan before any private data is touched
 
-From canaries.py on they import torch, but for showing.py.
+From canaries/ on they import torch, but for render.py.
 """

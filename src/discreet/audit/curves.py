@@ -39,7 +39,6 @@ class GaussianCurve:
 def rejects(curve: Curve, canaries: int, guesses: int, correct: int, level: float = 0.05) -> bool:
     """Whether at least `correct` right guesses of `guesses` have a chance below `level` under f-privacy.
 
-    `curve` is f, a symmetric trade-off curve: `guarantee.tradeoff()`, which is what a run claims, or a GaussianCurve.
     A rejected claim is disproved at this level; one that is not is not proven by that.
 
     Let p_i be the chance of i right guesses of c', about m canaries. Turning one right guess's canary into its
@@ -49,6 +48,13 @@ def rejects(curve: Curve, canaries: int, guesses: int, correct: int, level: floa
 
     so l_(t-1) >= f(1 - r_t). From a tail of mass `level` at c the least mass that all t demand is computed, one t after
     another; if that is more than there is (r_0 + l_0 = c' / m), the tail is lighter than `level`.
+
+    Args:
+        curve: f, a symmetric trade-off curve: `guarantee.tradeoff()`, which is what a run claims, or a GaussianCurve.
+        canaries: how many were in or out by a coin.
+        guesses: how many coins were guessed.
+        correct: how many guesses were right.
+        level: the chance that a true claim is rejected.
 
     >>> rejects(GaussianCurve(0.5), 10_000, 200, 180), rejects(GaussianCurve(1.5), 10_000, 200, 180)
     (True, False)

@@ -51,7 +51,11 @@ def measure(
 ) -> Exposure:
     """The exposure of a secret by any function that gives a log-perplexity: a language model's loss, say.
 
-    `candidates` are others that the secret might have been: all of them, or drawn as it was drawn, without looking.
+    Args:
+        log_perplexity: how surprised the model is by a secret.
+        secret: the one that was in the training.
+        candidates: others that the secret might have been: all of them, or drawn as it was drawn, without looking.
+        level: one minus the confidence of the interval.
 
     >>> found = measure(lambda secret: abs(secret - 7.2), 7, range(7)), measure(abs, 3, range(4, 100))
     >>> [(round(e.exposure, 2), e.likelier) for e in found]

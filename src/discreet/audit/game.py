@@ -16,9 +16,9 @@ from discreet._check import check_int
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import many_run
 from discreet.errors import ConfigError
+from discreet.release.attachment import attach
 from discreet.release.batching import length_of
 from discreet.release.guards import trainable
-from discreet.release.session import attach
 from discreet.stages.mechanism import Mechanism
 from discreet.stages.noise import Gaussian
 from discreet.stages.plan import Plan
@@ -79,10 +79,23 @@ def play(
 ) -> Played:
     """Play `games` games in each of two worlds: the data are `others`, or `others` and the `unit`.
 
-    A game is `steps` releases; `loss(model, rows, step)` has one value a row, and may be another for each step, as an
-    attacker may choose it. `games_each` games are played on one attachment (None: all of them); with 1 every game is a
-    run of its own, with its own keys, as it must be for bounds that learn. Preflight is off, so that what it would
-    refuse can be measured. A `seed` makes the noise reproducible, for tests.
+    Args:
+        model: is trained on.
+        mechanism: bound and noise of a release.
+        others: rows that are in the data of both worlds.
+        unit: rows of the unit that is in the data of one world only.
+        loss: `loss(model, rows, step)` has one value a row; it may be another for each step, as an attacker may choose
+            it.
+        games: how many in each world.
+        steps: releases of a game.
+        games_each: how many games are played on one attachment (None: all of them). With 1 every game is a run of its
+            own, with its own keys, as it must be for bounds that learn.
+        delta: of the guarantee.
+        preflight: off by default, so that what it would refuse can be measured.
+        seed: makes the noise reproducible, for tests.
+
+    Returns:
+        What was measured in both worlds, beside what is proven.
     """
     check_int("games", games, least=8)
     check_int("steps", steps, least=1)
@@ -96,13 +109,13 @@ def play(
     plan = plan if mechanism.fitted else plan.fit_to(model)
     game = _Game(model, plan, loss, preflight, seed)
     moved = game.moves(*worlds)
-    found = []
+    measured = []
     for world in worlds:
         values: list[dict[str, float]] = []
         for start in range(0, games, each):
             values += game.values(world, min(each, games - start), moved)
-        found.append({name: np.array([v[name] for v in values]) for name in values[0]})
-    return Played({name: (found[0][name], found[1][name]) for name in found[0]}, game.claim())
+        measured.append({name: np.array([v[name] for v in values]) for name in values[0]})
+    return Played({name: (measured[0][name], measured[1][name]) for name in measured[0]}, game.claim())
 
 
 class _Game:
@@ -120,8 +133,8 @@ class _Game:
         contract = mechanism.contract_for(self._layout)
         assert contract is not None
         scales = zip(contract.blocks, mechanism.scales(contract), strict=True)
-        known = {name: scale for block, scale in scales for name in block.members}
-        return {name: 1 / known[name] ** 2 if known[name] else 1.0 for name in self._layout.names}
+        scale_of = {name: scale for block, scale in scales for name in block.members}
+        return {name: 1 / scale_of[name] ** 2 if scale_of[name] else 1.0 for name in self._layout.names}
 
     def claim(self) -> Guarantee:
         """What is proven of one game."""
@@ -141,16 +154,16 @@ class _Game:
     def values(self, data: Rows, games: int, moved: list[Gradients]) -> list[dict[str, float]]:
         """The statistics of so many games on one attachment."""
         steps = self._plan.steps
-        found: list[dict[str, float]] = []
+        played: list[dict[str, float]] = []
         for number, released in enumerate(self._releases(replace(self._plan, steps=games * steps), data)):
             if number % steps == 0:
-                found.append(dict.fromkeys(("projection", "size", *self._layout.names), 0.0))
+                played.append(dict.fromkeys(("projection", "size", *self._layout.names), 0.0))
             for name, move in moved[number % steps].items():
                 along = float((released[name] * move).sum())
-                found[-1][name] += along
-                found[-1]["projection"] += self._weights[name] * along
-                found[-1]["size"] += float(released[name].square().sum())
-        return found
+                played[-1][name] += along
+                played[-1]["projection"] += self._weights[name] * along
+                played[-1]["size"] += float(released[name].square().sum())
+        return played
 
     def _releases(self, plan: Plan, data: Rows) -> Iterator[Gradients]:
         private = attach(self._model, plan, preflight=self._preflight, seed=self._seed)

@@ -37,10 +37,10 @@ def guess(scores: npt.ArrayLike, included: int, excluded: int) -> Guesses:
             f"{included} + {excluded} guesses about {len(values)} canaries; guess about each of them once at most."
         )
     order = np.argsort(values, kind="stable")
-    found = np.zeros(len(values), np.int8)
-    found[order[len(order) - included :]] = 1
-    found[order[:excluded]] = -1
-    return found
+    guesses = np.zeros(len(values), np.int8)
+    guesses[order[len(order) - included :]] = 1
+    guesses[order[:excluded]] = -1
+    return guesses
 
 
 def count_correct(guesses: Guesses, coins: Coins) -> int:
@@ -59,17 +59,25 @@ def best_of(
 ) -> tuple[float, Counts]:
     """The largest lower bound over a few declared numbers of guesses, each at an equal share of the level (Bonferroni).
 
-    `lower_bound(canaries, guesses, correct, level)` is the test. The list must have been fixed before the scores were
-    seen; what comes back is valid for all of it.
+    Args:
+        scores: of the canaries, higher for those that were likelier in.
+        coins: who was in.
+        declared: pairs of numbers of guesses, in and out. The list must have been fixed before the scores were seen;
+            what comes back is valid for all of it.
+        lower_bound: the test: `lower_bound(canaries, guesses, correct, level)`.
+        level: the chance that a true claim is rejected.
+
+    Returns:
+        The bound, and the numbers of guesses that gave it.
     """
     check_level(level)
     if not declared:
         raise ConfigError("no numbers of guesses were declared; give at least one pair (included, excluded).")
-    found = []
+    bounds = []
     for counts in declared:
         right = count_correct(guess(scores, *counts), coins)
-        found.append((lower_bound(len(coins), sum(counts), right, level / len(declared)), counts))
-    return max(found)
+        bounds.append((lower_bound(len(coins), sum(counts), right, level / len(declared)), counts))
+    return max(bounds)
 
 
 def counts_for(canaries: int, scores: npt.ArrayLike, coins: Coins, delta: float, level: float = 0.05) -> Counts:
@@ -77,6 +85,16 @@ def counts_for(canaries: int, scores: npt.ArrayLike, coins: Coins, delta: float,
 
     A choice to be made before the run, from its plan (`rehearsed`). The test is valid whether it was good or not. Each
     number is judged by what it leaves one standard deviation below what is expected.
+
+    Args:
+        canaries: how many the run has.
+        scores: made up, as by `rehearsed`.
+        coins: made up likewise.
+        delta: of the guarantee.
+        level: the chance that a true claim is rejected.
+
+    Returns:
+        How many are guessed in, and how many out.
 
     >>> counts_for(2000, *rehearsed(rate=1.0, mu=1.5, steps=1), delta=1e-5)
     (100, 75)
@@ -86,22 +104,29 @@ def counts_for(canaries: int, scores: npt.ArrayLike, coins: Coins, delta: float,
     sizes = np.arange(1, len(ranked) + 1)
     top, bottom = np.cumsum(ranked[::-1]) / sizes, np.cumsum(~ranked) / sizes
     tried = sorted({0, *(max(1, round(canaries / 2 * 0.75**k)) for k in range(30))})
-    found = []
+    options = []
     for counts in ((a, b) for a in tried for b in tried if a + b):
         places = [min(max(0, round(k * len(ranked) / canaries) - 1), len(ranked) - 1) for k in counts]
         right = float(top[places[0]]), float(bottom[places[1]])
         expected = sum(k * p for k, p in zip(counts, right, strict=True))
         spread = math.sqrt(sum(k * p * (1 - p) for k, p in zip(counts, right, strict=True)) + 0.5)
         bound = exact_epsilon_lower_bound(canaries, sum(counts), max(0, math.floor(expected - spread)), delta, level)
-        found.append((bound, -sum(counts), counts))
-    return max(found)[2]
+        options.append((bound, -sum(counts), counts))
+    return max(options)[2]
 
 
 def rehearsed(rate: float, mu: float, steps: int, *, canaries: int = 20_000, seed: int = 0) -> tuple[Reals, Coins]:
     """Made-up scores and coins of a run in which a canary takes part in each step with chance `rate`.
 
-    `mu` is one step's: what the canary moves its sum by, in standard deviations of the noise. The score is the run's
-    `log_likelihood`. From a public generator, as nothing of it is secret.
+    Args:
+        rate: the chance of taking part in a step.
+        mu: what the canary moves the sum of one step by, in standard deviations of the noise.
+        steps: how many.
+        canaries: how many are made up.
+        seed: of a public generator, as nothing of it is secret.
+
+    Returns:
+        The run's `log_likelihood` of each, and the coins.
     """
     check_positive("mu", mu)
     check_int("steps", steps, least=1)

@@ -33,8 +33,8 @@ class Errors:
         """What epsilon is at least: (epsilon, delta) allows no test with 1 - b > e^epsilon a + delta, nor with a and b
         exchanged."""
         a, b = self.false_positives, self.false_negatives
-        found = [math.log((1 - y - delta) / x) for x, y in ((a, b), (b, a)) if 1 - y - delta > 0]
-        return max(0.0, *found, 0.0)
+        bounds = [math.log((1 - y - delta) / x) for x, y in ((a, b), (b, a)) if 1 - y - delta > 0]
+        return max(0.0, *bounds, 0.0)
 
     @property
     def mu(self) -> float:
@@ -48,6 +48,12 @@ class Errors:
 
 def epsilon_lower_bound(absent: npt.ArrayLike, present: npt.ArrayLike, delta: float, level: float = 0.05) -> float:
     """What epsilon is at least at `delta`, with confidence 1 - level, from a statistic's values in both worlds.
+
+    Args:
+        absent: values of a statistic in games without the unit.
+        present: values in games with it.
+        delta: of the claim.
+        level: the chance that a true claim is rejected.
 
     >>> games = np.random.default_rng(0).standard_normal((2, 20_000))
     >>> round(epsilon_lower_bound(games[0], games[1] + 1.0, 1e-5), 2)  # 4.38 is the truth, 20,000 games see less

@@ -92,7 +92,18 @@ def judge(
     false_positives: Sequence[float] = FALSE_POSITIVES,
     level: float = 0.05,
 ) -> Attack:
-    """How good an attack's scores are, higher for likelier members; beside what a guarantee's trade-off curve allows.
+    """How good an attack's scores are, beside what a guarantee's trade-off curve allows.
+
+    Args:
+        name: the attack's.
+        scores: one for each example, higher for likelier members.
+        members: whether each was in the training.
+        tradeoff: the guarantee's curve, if there is one to compare with.
+        false_positives: rates at which true positives are told.
+        level: of the intervals.
+
+    Returns:
+        The area under the curve with its interval, and a point for each rate.
 
     >>> random = np.random.default_rng(0)
     >>> members = np.arange(4000) < 2000
@@ -154,11 +165,11 @@ def _point(inside: Reals, outside: Reals, rate: float, tradeoff: Power | None, l
     # the threshold is chosen by non-members alone, so members' own interval at it is exact
     ranked = np.sort(outside)[::-1]
     threshold = ranked[min(int(rate * len(ranked)), len(ranked) - 1)]
-    found, reached = int((inside > threshold).sum()), int((outside > threshold).sum())
-    low, high = interval(found, len(inside), level)
+    right, reached = int((inside > threshold).sum()), int((outside > threshold).sum())
+    low, high = interval(right, len(inside), level)
     most = interval(reached, len(outside), level)[1]
     allowed = None if tradeoff is None else tradeoff.power(most)
-    return Point(rate, found / len(inside), low, high, reached / len(outside), most, allowed)
+    return Point(rate, right / len(inside), low, high, reached / len(outside), most, allowed)
 
 
 def interval(count: int, total: int, level: float) -> tuple[float, float]:
@@ -195,14 +206,19 @@ def confidence(logits: npt.ArrayLike, labels: npt.ArrayLike) -> Reals:
 def lira(target: npt.ArrayLike, shadows: npt.ArrayLike, inside: npt.ArrayLike, *, shared: bool = True) -> Reals:
     """The online likelihood ratio: log N(phi; in) - log N(phi; out), with both laws from shadow models.
 
-    `target` is the attacked model's confidence in each example, `shadows` [models, examples] the shadow models', and
-    `inside`, of the same shape, whether the example was in that model's training. `shared` takes one variance for all
-    examples, which is better below some 64 shadow models.
+    Args:
+        target: the attacked model's confidence in each example.
+        shadows: the shadow models' confidences, [models, examples].
+        inside: of the same shape, whether the example was in that model's training.
+        shared: take one variance for all examples, which is better below some 64 shadow models.
+
+    Returns:
+        A score for each example, higher for likelier members.
     """
     phi, values, coins = _shadows(target, shadows, inside)
     laws = [_normal(values, chosen, shared) for chosen in (coins, ~coins)]
-    found = [-0.5 * np.square((phi - mean) / std) - np.log(std) for mean, std in laws]
-    return found[0] - found[1]
+    log_likelihoods = [-0.5 * np.square((phi - mean) / std) - np.log(std) for mean, std in laws]
+    return log_likelihoods[0] - log_likelihoods[1]
 
 
 def lira_offline(target: npt.ArrayLike, shadows: npt.ArrayLike, *, shared: bool = True) -> Reals:
@@ -247,14 +263,22 @@ def rmia(
     """The share of a population z that an example x dominates: LR(x, z) = (p(x | model) / p(x)) / (p(z | model) / p(z))
     is at least `gamma`.
 
-    Log-probabilities of the right label: of the examples and of the population by the attacked model, [examples] and
-    [population], and by reference models, [models, ...]. p is the mean over reference models. `offline` is the factor a
-    of models that never saw x, by which p(x) = ((1 + a) p_out(x) + 1 - a) / 2; None if half of them saw it.
+    Args:
+        target: log-probabilities of the right label by the attacked model, [examples].
+        reference: the same by reference models, [models, examples]; p is the mean over them.
+        population_target: log-probabilities by the attacked model, [population].
+        population_reference: the same by reference models, [models, population].
+        gamma: by how much a ratio has to dominate.
+        offline: the factor a of models that never saw x, by which p(x) = ((1 + a) p_out(x) + 1 - a) / 2; None if half
+            of them saw it.
+
+    Returns:
+        A score for each example, higher for likelier members.
     """
     check_positive("gamma", gamma)
     ratios = [
-        np.asarray(seen, np.float64) - _mean_probability(np.asarray(known, np.float64), factor)
-        for seen, known, factor in ((target, reference, offline), (population_target, population_reference, None))
+        np.asarray(seen, np.float64) - _mean_probability(np.asarray(others, np.float64), factor)
+        for seen, others, factor in ((target, reference, offline), (population_target, population_reference, None))
     ]
     ranked = np.sort(ratios[1])
     if len(ranked) == 0:

@@ -99,6 +99,13 @@ def p_value(canaries: int, guesses: int, correct: int, epsilon: float, delta: fl
     That is too small where v is far below r p: with m = r = 2, v = 1, epsilon 1.5 and delta 0.1 there is a mechanism
     with .98829, and it says .98003. There `exact_p_value`, the chance under the worst mechanism, is returned instead.
 
+    Args:
+        canaries: m.
+        guesses: r.
+        correct: v.
+        epsilon: that is claimed.
+        delta: that is claimed.
+
     >>> round(p_value(100, 100, 75, math.log(3), 0.0), 4)
     0.5535
     """
@@ -140,6 +147,13 @@ def epsilon_lower_bound(canaries: int, guesses: int, correct: int, delta: float,
     Guarantee: if the run is (epsilon, delta)-private, this exceeds epsilon with probability at most `level`. For that
     the p-value need not be monotone: a larger epsilon is true as well, so whichever of them is rejected with the fewest
     correct guesses bounds the chance that any of them is.
+
+    Args:
+        canaries: how many were in or out by a coin.
+        guesses: how many coins were guessed.
+        correct: how many guesses were right.
+        delta: of the claim.
+        level: the chance that a true claim is rejected.
 
     >>> round(epsilon_lower_bound(1000, 100, 75, 1e-4), 3)
     0.673

@@ -40,7 +40,7 @@ from discreet.audit.canaries import (
 from discreet.audit.guessing import count_correct, guess
 from discreet.audit.one_run import OneRun, check_level
 from discreet.errors import ConfigError
-from discreet.release.session import attach
+from discreet.release.attachment import attach
 from discreet.stages.noise import Gaussian
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
@@ -84,7 +84,22 @@ class AuditSpec:
 def declare(
     model: nn.Module, plan: Plan, canaries: int, *, level: float = 0.05, score: Score | None = None, seed: int = 0
 ) -> AuditSpec:
-    """Fix an audit from the model and the plan alone; a ConfigError says why a plan cannot be audited so."""
+    """Fix an audit from the model and the plan alone.
+
+    Args:
+        model: whose gradients canaries have.
+        plan: of the run.
+        canaries: how many.
+        level: the chance that a true claim is rejected.
+        score: how a canary is judged; by default the first that the plan allows.
+        seed: of the canaries' directions, which are public.
+
+    Returns:
+        What the ledger says before the first release.
+
+    Raises:
+        ConfigError: says why a plan cannot be audited so.
+    """
     check_int("[audit] canaries", canaries, least=2)
     check_level(level)
     bound = plan.mechanism.bound
@@ -93,10 +108,10 @@ def declare(
             f"{type(bound).__name__} bounds what goes through the network, and a gradient canary does not: its run "
             "cannot be audited so. Leave [audit] out, or clip gradients."
         )
-    made = directions(model, plan, canaries, seed=seed)
-    found = Filter.of(plan, made)
-    counts = rehearsed_counts(plan, made, found, level)
-    return AuditSpec(canaries, *counts, level, checked_score(score, made, found), seed)
+    units = directions(model, plan, canaries, seed=seed)
+    scoring = Filter.of(plan, units)
+    counts = rehearsed_counts(plan, units, scoring, level)
+    return AuditSpec(canaries, *counts, level, checked_score(score, units, scoring), seed)
 
 
 def verdicts(run: OneRun, guarantee: Guarantee) -> dict[str, Any]:
@@ -174,8 +189,8 @@ class RunAuditor:
             self.save()
         else:
             self._lose(f"{released:,} steps were released, and the coins of their canaries are gone")
-        kept = getattr(self._plan.sampling, "examples", None) is not None
-        return with_canaries(data, self._canaries, self._coins, kept=kept)
+        keep_rows = getattr(self._plan.sampling, "examples", None) is not None
+        return with_canaries(data, self._canaries, self._coins, keep_rows=keep_rows)
 
     def note(self, inputs: Tensor, targets: Tensor, who: Tensor) -> None:
         """Rows of the data that are about to be used, where others are compared with them."""
@@ -228,10 +243,10 @@ class RunAuditor:
             "guesses_out": declared.guesses_out,
             "covered": declared.score != "likelihood",
         }
-        found = self.result(guarantee)
-        if found is None:
+        audited = self.result(guarantee)
+        if audited is None:
             return told | {"canaries": declared.canaries, "level": declared.level, "lost": self.lost, "refuted": False}
-        return told | found.to_dict() | verdicts(found.result, guarantee)
+        return told | audited.to_dict() | verdicts(audited.result, guarantee)
 
     # --- what a crash must not take ------------------------------------------------------------------------------
 
@@ -252,7 +267,10 @@ class RunAuditor:
     def forget_secret(self) -> None:
         """Take coins and scores from the disk: the audit is done."""
         if self._path is not None:
-            storage.remove(self._path)
+            try:
+                storage.remove(self._path)
+            except OSError as error:
+                raise ConfigError(f"the audit's coins cannot be taken from {self._path}: {error}") from error
 
     def _read(self) -> None:
         assert self._path is not None

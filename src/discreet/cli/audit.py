@@ -12,7 +12,7 @@ from discreet.runs.progress import display
 
 
 def audit(
-    run: Annotated[Path, typer.Argument(help="The folder of a run that has finished.")],
+    run: Annotated[Path, typer.Argument(help="The folder of a run that has audit_run.")],
     canaries: Annotated[
         int | None, typer.Option(help="How many canaries the new run on made-up data has; 1000 if the model has room.")
     ] = None,
@@ -28,20 +28,20 @@ def audit(
     A run that was trained with --audit is tested again. Of any other the model is attacked as it is, and its code and
     plan by a new run with canaries on made-up data. Exits with 1 if what is proven is contradicted.
     """
-    from discreet.audit import finished, showing
+    from discreet.audit import audit_run, render
     from discreet.report import plots, write
     from discreet.report.pictures import check_picture, save_picture
 
     if plot is not None:
         check_picture(plot)
     with display() as shown:
-        figures = finished.audit(run, canaries=canaries, level=level, quick=quick, tell=shown.only)
+        figures = audit_run.audit(run, canaries=canaries, level=level, quick=quick, tell=shown.only)
         write([run])
     if plot is not None:
-        save_picture(plot, plots.membership(*finished.roc(run, figures)))
+        save_picture(plot, plots.membership(*audit_run.roc(run, figures)))
     if as_json:
         print_json(figures)
     else:
-        Console().print(showing.after(figures) if "membership" in figures else showing.words(figures))
+        Console().print(render.after(figures) if "membership" in figures else render.words(figures))
     if figures["refuted"]:
         raise typer.Exit(1)

@@ -74,7 +74,7 @@ def check(
     """
     import torch
 
-    from discreet.audit.sanity import running, showing
+    from discreet.audit.sanity import render, running
 
     torch.manual_seed(check_int("--seed", seed, least=0, most=2**63 - 1))
     if sequences is not None:
@@ -101,11 +101,11 @@ def check(
         search = partial(running.calibrate, tries=tries) if calibrate else running.check
         result = search(checked, question, tell=shown.only)
     if out is not None:
-        showing.write(out, result)
+        render.write(out, result)
     if as_json:
         print_json(result.to_dict())
     else:
-        Console().print(*showing.tables(result), Text(showing.words(result)), sep="\n")
+        Console().print(*render.tables(result), Text(render.words(result)), sep="\n")
     if not result.passed:
         raise typer.Exit(1)
 

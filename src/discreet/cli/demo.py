@@ -26,7 +26,7 @@ def demo(
     from discreet.accounting.guarantee import round_up
     from discreet.ledger.verification import verify
     from discreet.models.networks import build
-    from discreet.release.preflight.isolation import preflight
+    from discreet.release.preflight.check import preflight
     from discreet.runs.run import train
 
     run, folder, say = config(epsilon, delta, epochs), free(out), Console(stderr=True).print

@@ -36,7 +36,7 @@ def reproduce(
 
     For example: discreet reproduce 001 --quick
     """
-    from discreet.papers import FILES, running, showing
+    from discreet.papers import FILES, render, running
     from discreet.papers import experiment as find
     from discreet.papers import paper as open_paper
 
@@ -58,7 +58,7 @@ def reproduce(
         with display() as shown:
             tell = partial(_tell, shown, f"{one.name} ({number} of {len(named)})")
             measured = running.run(paper, one, results, size=size, seeds=seeds, workers=workers, tell=tell)
-        rows = [dict(zip(showing.HEAD, row, strict=True)) for row in showing.stated_rows(one, measured)]
+        rows = [dict(zip(render.HEAD, row, strict=True)) for row in render.stated_rows(one, measured)]
         told.append({"experiment": one.name, "trainings": len(measured), "stated": rows, "found": one.found(measured)})
         if as_json:
             continue
@@ -71,7 +71,7 @@ def reproduce(
             )
         console.print(Text(one.found(measured)))
     everything = [(e, running.read(results / paper / e.name / f"{size}.jsonl")) for e in chosen.experiments]
-    page = showing.write(chosen, everything, results / paper, size, command)
+    page = render.write(chosen, everything, results / paper, size, command)
     if as_json:
         print_json({"paper": paper, "size": size, "page": str(page), "experiments": told})
     else:

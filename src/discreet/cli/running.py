@@ -108,9 +108,9 @@ def print_outcome(outcome: "Outcome") -> None:
         console.print(f"\nAccuracy [bold]{outcome.accuracy:.1%}[/bold] on held-out data.\n")
     console.print(Panel(Text(str(outcome.guarantee)), title="What is proven", padding=(1, 2)))
     if outcome.audit is not None:
-        from discreet.audit import showing
+        from discreet.audit import render
 
-        console.print(Panel(showing.words(outcome.audit), title="What was measured", padding=(1, 2)))
+        console.print(Panel(render.words(outcome.audit), title="What was measured", padding=(1, 2)))
     if outcome.lost:
         console.print(f"\n{outcome.lost:,} steps were spent in a crash and are not repeated.")
     console.print(f"\nReport: {outcome.folder / 'report.html'}", soft_wrap=True)

@@ -5,15 +5,16 @@ that somebody states, and where nobody can state them `private_ranges` asks for 
 
 dataset.py   examples to train on and to test on, checked; how they are parted
 named.py     which data set a name names
-places.py    where well-known data is, and from where it is downloaded
-known.py     digits, MNIST, Fashion-MNIST
+download.py  where well-known data is, and from where it is downloaded
+mnist.py     digits, MNIST, Fashion-MNIST
 cifar.py     CIFAR-10
 images.py    images by class
-own.py       .npz files, functions
+custom.py    .npz files, and functions of your own
 columns.py   the columns of .csv and .parquet files
 schema.py    what is known of columns without looking
 tables.py    tables, by a schema
 ranges.py    ranges that nobody can state
+made_up.py   data made up by a stated law
 files.py     what every reader of files needs
 """
 

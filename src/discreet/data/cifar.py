@@ -14,10 +14,10 @@ from safetensors.torch import save
 
 from discreet.data.columns import column_names, read_columns
 from discreet.data.dataset import Data, Split, notes
+from discreet.data.download import CIFAR_FILES, Files, cache_folder
 from discreet.data.files import MOST_ROWS, Progress, reading, whole_file
 from discreet.data.images import Octets, class_names, decoded, labelled, scaled
-from discreet.data.known import check_labels, fewer
-from discreet.data.places import CIFAR_FILES, Found, cache_folder
+from discreet.data.mnist import check_labels, fewer
 from discreet.errors import ConfigError
 
 _SHAPE = (3, 32, 32)
@@ -27,18 +27,18 @@ _JPEG = "JPEG copies, not the original images"
 Bytes = tuple[Octets, Octets]  # images and labels
 
 
-def cifar10(found: Found, limit: int | None, progress: Progress | None) -> Data:
+def cifar10(source: Files, limit: int | None, progress: Progress | None) -> Data:
     """CIFAR-10 from the files that were found; of images to be decoded only the first `limit` of each part are."""
-    kind = found.train[0].suffix
+    kind = source.train[0].suffix
     note = ""
     if kind == ".parquet":
-        (train, test), note = _tables(found, limit, progress)
+        (train, test), note = _tables(source, limit, progress)
     elif kind == ".bin":
-        train, test = (_records((p, _content(p)) for p in paths) for paths in (found.train, found.test))
+        train, test = (_records((p, _content(p)) for p in paths) for paths in (source.train, source.test))
     elif kind == ".gz":
-        train, test = _archive(found.train[0])
+        train, test = _archive(source.train[0])
     else:
-        (train, test), note = _folders(found, limit, progress)
+        (train, test), note = _folders(source, limit, progress)
     cut = limit is not None and len(train[1]) == limit
     missing = "" if cut else fewer(len(train[1]), len(test[1]), 50_000, 10_000)
     parts = [(scaled(x), torch.from_numpy(y.astype(np.int64))) for x, y in (train, test)]
@@ -78,8 +78,8 @@ def _records(files: Iterable[tuple[Path, bytes]]) -> Bytes:
     return records[:, 1:].reshape(-1, *_SHAPE).copy(), records[:, 0].copy()
 
 
-def _folders(found: Found, limit: int | None, progress: Progress | None) -> tuple[tuple[Bytes, Bytes], str]:
-    (train,), (test,) = found.train, found.test
+def _folders(source: Files, limit: int | None, progress: Progress | None) -> tuple[tuple[Bytes, Bytes], str]:
+    (train,), (test,) = source.train, source.test
     names = class_names(train)
     if len(names) != 10:
         raise ConfigError(f"{train} has {len(names)} folders of images; CIFAR-10 has 10 classes.")
@@ -94,21 +94,21 @@ def _folders(found: Found, limit: int | None, progress: Progress | None) -> tupl
     return (parts[0], parts[1]), _JPEG if jpeg else ""
 
 
-def _tables(found: Found, limit: int | None, progress: Progress | None) -> tuple[tuple[Bytes, Bytes], str]:
+def _tables(source: Files, limit: int | None, progress: Progress | None) -> tuple[tuple[Bytes, Bytes], str]:
     """Images from parquet files, or as they were decoded from the same files before."""
     digest = hashlib.sha256()
-    for path in (*found.train, *found.test):
+    for path in (*source.train, *source.test):
         with reading(path), path.open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
-    kept = cache_folder("cifar10") / f"decoded-{digest.hexdigest()[:32]}.safetensors"
-    known = _cached(kept, limit)
-    if known is not None:
-        return known
-    train, train_jpeg = _table(found.train, limit, progress)
-    test, test_jpeg = _table(found.test, limit, progress)
+    cached = cache_folder("cifar10") / f"decoded-{digest.hexdigest()[:32]}.safetensors"
+    decoded = _cached(cached, limit)
+    if decoded is not None:
+        return decoded
+    train, train_jpeg = _table(source.train, limit, progress)
+    test, test_jpeg = _table(source.test, limit, progress)
     note = _JPEG if train_jpeg or test_jpeg else ""
     if limit is None:
-        _keep(kept, (train, test), note)
+        _keep(cached, (train, test), note)
     return (train, test), note
 
 

@@ -109,9 +109,9 @@ class Split:
     def of_users(self, name: str, x: Tensor, y: Tensor, owners: Tensor) -> tuple[Pair, Pair | None, Tensor]:
         """Whole users are for testing, all their rows; and whose the training rows are, by new numbers."""
         train, test = self.parts(name, int(owners.max()) + 1)
-        kept, held = torch.isin(owners, train), torch.isin(owners, test)
-        _, numbers = owners[kept].unique(return_inverse=True)
-        return (x[kept], y[kept]), (x[held], y[held]) if len(test) else None, numbers
+        inside, held = torch.isin(owners, train), torch.isin(owners, test)
+        _, numbers = owners[inside].unique(return_inverse=True)
+        return (x[inside], y[inside]), (x[held], y[held]) if len(test) else None, numbers
 
 
 def validated(data: Data, fraction: float) -> Data:

@@ -40,10 +40,10 @@ def image_folder(name: str, split: Split, limit: int | None, progress: Progress 
         parts = [[images[i] for i in rows.tolist()] for rows in (train, test)]
     if len(names) < 2:
         raise ConfigError(f"{folder} has {len(names)} folders of images; put each of two or more classes in its own.")
-    kept = [part[:limit] for part in parts]
-    x, y, _ = decoded([image for part in kept for image in part], progress, channels=None)
-    inputs, labels, count = scaled(x), torch.from_numpy(y), len(kept[0])
-    test_part = (inputs[count:], labels[count:]) if kept[1] else None
+    files = [part[:limit] for part in parts]
+    x, y, _ = decoded([image for part in files for image in part], progress, channels=None)
+    inputs, labels, count = scaled(x), torch.from_numpy(y), len(files[0])
+    test_part = (inputs[count:], labels[count:]) if files[1] else None
     return Data(name, (inputs[:count], labels[:count]), test_part, tuple(x.shape[1:]), len(names))
 
 
@@ -59,10 +59,10 @@ def labelled(folder: Path, names: Sequence[str], split: Split, limit: int | None
     for number, name in enumerate(names):
         inside = folder / name
         paths = sorted(inside.iterdir()) if inside.is_dir() else []
-        found = [p for p in paths if p.suffix.lower() in _IMAGES and not p.name.startswith(".")]
-        if not found and inside.is_dir():
+        pictures = [p for p in paths if p.suffix.lower() in _IMAGES and not p.name.startswith(".")]
+        if not pictures and inside.is_dir():
             raise ConfigError(f"{inside} has no images ({', '.join(_IMAGES)}).")
-        images += [(str(path), path, number) for path in found]
+        images += [(str(path), path, number) for path in pictures]
     if not images:
         raise ConfigError(f"{folder} has no images in folders by class.")
     return [images[i] for i in split.order(len(images)).tolist()[:limit]]

@@ -7,12 +7,12 @@ from typing import Any, Literal
 from discreet._check import check_int
 from discreet.data.cifar import cifar10
 from discreet.data.columns import TABLES
+from discreet.data.custom import from_function, npz
 from discreet.data.dataset import Data, Split, limited
+from discreet.data.download import REMOTE, Files
 from discreet.data.files import Progress
 from discreet.data.images import image_folder
-from discreet.data.known import digits, idx
-from discreet.data.own import from_function, npz
-from discreet.data.places import REMOTE, Found
+from discreet.data.mnist import digits, idx
 from discreet.data.schema import Schema
 from discreet.data.tables import table
 from discreet.errors import ConfigError
@@ -56,12 +56,30 @@ def load(
     $XDG_CACHE_HOME or ~/.cache), and are else downloaded, to `folder` or the cache, and kept only if their SHA-256 is
     the known one. Decoded CIFAR images are cached.
 
-    What comes without a test part is split: a `test_fraction` of the rows, drawn by position with `seed` and whatever
-    they hold; 0 leaves all rows for training. As the draw depends on the number of rows, that number is public: use it
-    with an adjacency that says so ("zero-out" or "replace"). `classes`, where the data does not say, is the number of
-    classes; without it the labels' largest is taken to be public, and the note says so. `limit` keeps the first so many
-    examples of each part. `progress(done, total)` is called while bytes come (of one file after another, total 0 if it
-    is not known) and while images are decoded.
+    What comes without a test part is split: rows to test are drawn by position, whatever they hold. As the draw depends
+    on the number of rows, that number is public: use it with an adjacency that says so ("zero-out" or "replace").
+
+    Args:
+        name: which data set; see the table.
+        folder: where a well-known one is looked for, and is downloaded to.
+        download: whether it may be downloaded.
+        label: a table's column to predict.
+        schema: what is known of a table's columns.
+        user: a table's column that says whose a row is.
+        classes: how many classes there are, where the data does not say; without it the labels' largest is taken to be
+            public, and the note says so.
+        test_fraction: the share of rows that are kept to test, where the data has no test part; 0 leaves all rows for
+            training.
+        seed: of the draw of those rows.
+        limit: keep the first so many examples of each part.
+        progress: called as progress(done, total) while bytes come (of one file after another, total 0 if it is not
+            known) and while images are decoded.
+
+    Returns:
+        Examples to train on and to test on.
+
+    Raises:
+        ConfigError: if there is no such data set, it cannot be read, or an option does not fit it.
     """
     if not isinstance(name, str) or not name:
         raise ConfigError(f"a data set's name is {name!r}; {_NAMED}.")
@@ -81,9 +99,9 @@ def load(
     if kind == "digits":
         data = digits()
     elif kind == "idx":
-        data = idx(name, Found.of(name, folder, download, progress))
+        data = idx(name, Files.of(name, folder, download, progress))
     elif kind == "cifar10":
-        data = cifar10(Found.of(name, folder, download, progress), limit, progress)
+        data = cifar10(Files.of(name, folder, download, progress), limit, progress)
     elif kind == "folder":
         data = image_folder(name, split, limit, progress)
     elif kind == "table":

@@ -40,13 +40,27 @@ def private_ranges(
     stand out of the noise. A column of which none does is left out of the answer: with so few rows or so much noise
     its range must be stated.
 
-    `table` is a .csv or .parquet file or a mapping from columns to their values. `adjacency` is that of the run's plan.
-    `seed` makes the noise reproducible; whoever knows it can take the noise off again, so that nothing is private.
-
     Guarantee: a row is in at most one bin of each column, so it moves the counts, which are whole numbers, by at most
     sqrt(number of columns) in l2, and this is one Gaussian query of multiplier `noise`. The cost is in the ledger
     before a row is read (only the columns' names are), and a cap that it does not fit under raises BudgetExhausted.
     Values that are missing or no numbers are in no bin, and cause no error. One row is one unit.
+
+    Args:
+        table: a .csv or .parquet file, or a mapping from columns to their values.
+        columns: whose ranges are asked for.
+        noise: the multiplier of the one query.
+        ledger: where it is counted.
+        low: the magnitude at which the bins begin.
+        high: the magnitude at which they end.
+        tail: the quantile at which a range begins; it ends at 1 - tail.
+        adjacency: that of the run's plan.
+        seed: makes the noise reproducible; whoever knows it can take the noise off again, so that nothing is private.
+
+    Returns:
+        For each column its low and high, as a schema has them.
+
+    Raises:
+        BudgetExhausted: if the cost does not fit under the ledger's cap.
     """
     names = _distinct(columns)
     event = ranges_cost(noise, adjacency)
@@ -58,10 +72,10 @@ def private_ranges(
     if not isinstance(ledger, Ledger):
         raise ConfigError(f"{ledger!r} is no ledger to count the ranges in; give a path or a Ledger.")
     source = table if isinstance(table, Mapping) else _table_path(table)
-    known = list(source) if isinstance(source, Mapping) else column_names(source)
-    missing = [name for name in names if name not in known]
+    available = list(source) if isinstance(source, Mapping) else column_names(source)
+    missing = [name for name in names if name not in available]
     if missing:
-        raise ConfigError(f"the table has no column {missing[0]!r}; it has {', '.join(map(str, known))}.")
+        raise ConfigError(f"the table has no column {missing[0]!r}; it has {', '.join(map(str, available))}.")
     broken = "" if seed is None else "the noise on the columns' ranges came from a fixed seed"
     ledger.query(f"ranges of {len(names)} columns, noise {noise:g}", event, broken=broken)
     counts = _counts(source if isinstance(source, Mapping) else read_columns(source, names), names, edges)
@@ -69,8 +83,8 @@ def private_ranges(
     drawn = KeyTree(seed).stream("ranges", 0).fill_normal(torch.empty(counts.size, dtype=torch.float64), scale)
     noisy = counts + drawn.numpy().reshape(counts.shape)
     least = scale * math.sqrt(2 * math.log(_STANDS_OUT * counts.size))
-    found = {name: _between(row, edges, least, tail) for name, row in zip(names, noisy, strict=True)}
-    return {name: {"low": ends[0], "high": ends[1]} for name, ends in found.items() if ends is not None}
+    ranges = {name: _between(row, edges, least, tail) for name, row in zip(names, noisy, strict=True)}
+    return {name: {"low": ends[0], "high": ends[1]} for name, ends in ranges.items() if ends is not None}
 
 
 def ranges_cost(noise: float, adjacency: Adjacency = "zero-out") -> Event:

@@ -38,8 +38,8 @@ class Words:
 
     def numbers(self, cells: Iterable[Any]) -> list[int]:
         """Each cell's number, -1 if it is none of the words."""
-        known = {word: number for number, word in enumerate(self.words)}
-        return [known.get(_word(cell), -1) for cell in cells]
+        number_of = {word: number for number, word in enumerate(self.words)}
+        return [number_of.get(_word(cell), -1) for cell in cells]
 
 
 class Classes(Words):
@@ -94,10 +94,10 @@ def _range(where: str, low: Any, high: Any) -> Range:
 def _words(where: str, key: str, words: Any) -> Words:
     least = 2 if key == "classes" else 1
     listed = isinstance(words, (list, tuple)) and all(isinstance(w, (str, int, float)) for w in words)
-    found = tuple(_word(word) for word in words) if listed else ()
-    if len(found) < least or len(set(found)) < len(found):
+    listed_words = tuple(_word(word) for word in words) if listed else ()
+    if len(listed_words) < least or len(set(listed_words)) < len(listed_words):
         raise ConfigError(f"{where} has {key} {words!r}; give a list of {least} or more that differ.")
-    return Classes(found) if key == "classes" else Words(found)
+    return Classes(listed_words) if key == "classes" else Words(listed_words)
 
 
 def _word(cell: Any) -> str:

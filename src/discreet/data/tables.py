@@ -25,7 +25,7 @@ def table(
 ) -> Data:
     """A .csv (with a header, comma-separated, UTF-8) or .parquet file as inputs and labels.
 
-    `schema`, a mapping or a TOML file, says what is known of each column without looking:
+    `schema` says what is known of each column without looking:
 
     | column            | rule                     | becomes                                                |
     | ----------------- | ------------------------ | ------------------------------------------------------ |
@@ -36,10 +36,20 @@ def table(
     | not to be used    | ignore = ["id"]          | nothing; it is not read                                |
 
     Missing values (nothing, nan, na or null) and unknown categories are zeros; a label may not be missing or unknown.
-    A column of which the schema says nothing is a ConfigError. `label` None is the column with `classes`. Inputs are
-    in the schema's order.
 
-    `user` is the column that says whose a row is; it is no input, and whole users are held out.
+    Args:
+        path: the file.
+        label: the column to predict; None is the one with `classes`.
+        schema: a mapping or a TOML file.
+        user: the column that says whose a row is; it is no input, and whole users are held out.
+        test_fraction: the share of rows, or of users, that is kept to test.
+        seed: of their draw.
+
+    Returns:
+        Inputs in the schema's order, and labels.
+
+    Raises:
+        ConfigError: if a column is missing, or the schema says nothing of it.
     """
     path = Path(path)
     if schema is None:
@@ -74,8 +84,8 @@ def table(
 def _owners(path: Path, name: str, cells: Sequence[Any]) -> Tensor:
     """Whose each row is, by number; spaces around a name do not count, upper and lower case do."""
     names = ["" if cell is None else str(cell).strip() for cell in cells]
-    for row, found in enumerate(names):
-        if found.lower() in MISSING:
+    for row, owner in enumerate(names):
+        if owner.lower() in MISSING:
             raise ConfigError(f"{path}: row {row + 1} has no user in column {name!r}; leave the row out.")
     _, numbers = np.unique(names, return_inverse=True)
     return torch.from_numpy(numbers)

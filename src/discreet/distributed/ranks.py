@@ -59,21 +59,13 @@ class Ranks:
     def __init__(self, group: dist.ProcessGroup | None, *, noise_shares: bool = False, chosen: bool = False) -> None:
         self._group, self._control = group, None
         self.rank, self.size = (0, 1) if group is None else (dist.get_rank(group), dist.get_world_size(group))
+        self.alone, self.first = self.size == 1, self.rank == 0  # the first is the rank that writes
         self.noise_shares = noise_shares and self.size > 1
         self._chosen = chosen  # whether the caller said that there are no others
         self._lost = ""
         self._known: BaseException | None = None  # the last error that all ranks know of
         if group is not None and self.size > 1:
             self._control = _beside(group)
-
-    @property
-    def alone(self) -> bool:
-        return self.size == 1
-
-    @property
-    def first(self) -> bool:
-        """Whether this is the rank that writes."""
-        return self.rank == 0
 
     def check(self) -> None:
         """Raise if others have appeared since this was made."""

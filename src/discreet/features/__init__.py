@@ -3,8 +3,8 @@
 leaves.py       images of nothing, from which public filters are learned
 patches.py      a dictionary of patches of those, and how an image is encoded with it
 scattering.py   wavelets, and wavelets of their moduli
-upright.py      features of images that are first set upright by their own moments
-rehearsal.py    whitening by the moments of features of images of nothing
+deskew.py       features of images that are first set upright by their own moments
+public_whitening.py   whitening by the moments of features of images of nothing
 extraction.py   the features of many images, two at a time, kept on disk
 statistics.py   a private mean and private second moments, to centre and whiten features with
 pca.py          private principal directions (Abadi et al. 2016)

@@ -60,8 +60,8 @@ class Upright:
         slope = self.shear * slanted / (high + _LEAST)
         wide = (mass.sum(1) * across.square()).sum(1) - 2 * slope * slanted + slope.square() * high
         scale_x, scale_y = (
-            torch.where(inked, ((found.clamp(min=0).sqrt() / usual) ** self.spread).clamp(*_SCALES), 1.0)
-            for found, usual in ((wide, _WIDE), (high, _HIGH))
+            torch.where(inked, ((extent.clamp(min=0).sqrt() / usual) ** self.spread).clamp(*_SCALES), 1.0)
+            for extent, usual in ((wide, _WIDE), (high, _HIGH))
         )
         none = torch.zeros_like(slope)
         rows = [scale_x, slope * scale_y, middle_x], [none, scale_y, middle_y]  # from a pixel to where it is taken from

@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from discreet._check import check_int
+from discreet.data.download import cache_folder
 from discreet.data.files import Progress
-from discreet.data.places import cache_folder
 from discreet.errors import ConfigError
 
 _FORMAT = 2  # of what is kept: to be raised where an extractor computes something else
@@ -68,9 +68,17 @@ def extract(
     Guarantee: an image's features are bit for bit the same whichever other images there are, as each is encoded alone
     and from memory of its own: an example that is left out moves nobody else's features by a rounding error.
 
-    `workers` threads, as many as there are processors if not given, take some images each. With `keep` features are
-    written to the cache (discreet/features in $XDG_CACHE_HOME or ~/.cache), readable for the owner alone, and read from
-    there when the same images are given with the same settings: they are as private as the images.
+    Args:
+        extractor: such as Patches, Scattering or Upright.
+        images: values from 0 to 1.
+        workers: threads that take some images each; as many as there are processors by default.
+        keep: write features to the cache (discreet/features in $XDG_CACHE_HOME or ~/.cache), readable for the owner
+            alone, and read them from there when the same images are given with the same settings. They are as private
+            as the images.
+        progress: called as progress(done, total).
+
+    Returns:
+        The features, and where they are kept.
     """
     workers = os.cpu_count() or 1 if workers is None else check_int("workers", workers, least=1)
     if images.ndim != 4:
@@ -78,9 +86,9 @@ def extract(
     image = tuple(images.shape[1:])
     shape = (len(images), *extractor.shape(image))
     path = _place(extractor, images) if keep else None
-    known = None if path is None else _known(path, shape)
-    if known is not None:
-        return Extracted(known)
+    cached = None if path is None else _known(path, shape)
+    if cached is not None:
+        return Extracted(cached)
     scratch = None if path is None else _scratch(path, shape)
     values = np.empty(shape, np.float16) if scratch is None else scratch[1]
     try:
@@ -130,10 +138,10 @@ def _place(extractor: Extractor, images: Tensor) -> Path:
 def _known(path: Path, shape: Sequence[int]) -> Halves | None:
     """What was kept, or None if nothing was, or it is damaged."""
     try:
-        found = np.load(path, mmap_mode="r")
+        array = np.load(path, mmap_mode="r")
     except (OSError, ValueError):
         return None
-    return found if found.dtype == np.float16 and found.shape == tuple(shape) else None
+    return array if array.dtype == np.float16 and array.shape == tuple(shape) else None
 
 
 def _scratch(path: Path, shape: tuple[int, ...]) -> tuple[Path, Halves] | None:

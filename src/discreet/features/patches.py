@@ -94,10 +94,10 @@ class Patches:
             seen = F.unfold(self._padded(images * 255), self.size).transpose(1, 2)
             seen = seen - seen.mean(2, keepdim=True)
             seen = seen / torch.sqrt(seen.var(2, keepdim=True) + self.contrast)
-            kept = F.softshrink(
+            activations = F.softshrink(
                 seen.to(kind) @ atoms, self.threshold
             )  # of which the two are the parts above and below 0
-            differences, sums = pooled(kept), pooled(kept.abs())
+            differences, sums = pooled(activations), pooled(activations.abs())
             return torch.cat([sums + differences, sums - differences], 2).float() / 2
 
         return encode

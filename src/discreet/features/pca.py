@@ -78,12 +78,19 @@ class PrivatePCA:
     ) -> "Projection":
         """The projection onto the private directions of `x`: counted in the ledger, then computed.
 
-        `x` is a tensor or array of rows of any shape, a tuple of tensors or a data set of examples, of which the first
-        part is taken. `ledger` may be the file that the run itself is to use; `adjacency` is that of its plan.
-        `seed` makes the noise reproducible; whoever knows it can take the noise off again, so that nothing is private.
-
         Guarantee: the cost is on disk before a row is read, and a cap that it does not fit under raises
         BudgetExhausted. A failure after that over-counts.
+
+        Args:
+            x: a tensor or array of rows of any shape, a tuple of tensors or a data set of examples, of which the first
+                part is taken.
+            ledger: where it is counted; it may be the file that the run itself is to use.
+            adjacency: that of the run's plan.
+            seed: makes the noise reproducible; whoever knows it can take the noise off again, so that nothing is
+                private.
+
+        Returns:
+            A module that projects rows onto the directions.
         """
         data = _rows_of(x)
         if isinstance(data, (Tensor, np.ndarray)):

@@ -63,8 +63,8 @@ class Pipeline:
         if not section.extractors:
             raise ConfigError("[features] has no extractors; say one, as [features.extractors.fine] kind = 'patches'.")
         settings = {name: getattr(section, name) for name in Whitening.__dataclass_fields__}
-        made = {name: _extractor(name, values) for name, values in section.extractors.items()}
-        return cls(made, Whitening(**settings), section.workers, section.cache, section.leading)
+        extractors = {name: _extractor(name, values) for name, values in section.extractors.items()}
+        return cls(extractors, Whitening(**settings), section.workers, section.cache, section.leading)
 
     def spending(self, mu: float) -> "Pipeline":
         """The same with noises in proportion, such that all statistics together are as N(0, 1) and N(mu, 1)."""
@@ -86,10 +86,11 @@ class Pipeline:
     def extract(self, images: Tensor, progress: Progress | None = None) -> Features:
         """The public features of images."""
         settings: dict[str, Any] = {"workers": self.workers, "keep": self.keep, "progress": progress}
-        found = {name: extract(extractor, images, **settings) for name, extractor in self.extractors.items()}
+        extracted = {name: extract(extractor, images, **settings) for name, extractor in self.extractors.items()}
         if self.leading is None:
-            return found
-        return {name: Extracted(each.values[:, :, -self.leading :]) for name, each in found.items()}  # the largest last
+            return extracted
+        # the largest last
+        return {name: Extracted(each.values[:, :, -self.leading :]) for name, each in extracted.items()}
 
     def fit(self, features: Features, ledger: Ledger, *, size: int, adjacency: Adjacency, key: bytes) -> FitResult:
         """What whitens them: each kind's statistics counted, then computed.
@@ -128,11 +129,11 @@ def _extractor(name: str, values: Any) -> Extractor:
         if not isinstance(values.get(key), Mapping | None):
             raise ConfigError(f"[features.extractors.{name}] {key} is {values[key]!r}; it is a table, as {example}.")
     try:
-        found = build({"type": chosen.__name__, **settings}, [chosen])
+        extractor = build({"type": chosen.__name__, **settings}, [chosen])
         for key, around in _AROUND.items():
             if values.get(key) is not None:
-                found = build({"type": around.__name__, "extractor": found, **values[key]}, [around])
-        return found
+                extractor = build({"type": around.__name__, "extractor": extractor, **values[key]}, [around])
+        return extractor
     except ConfigError as error:
         raise ConfigError(f"[features.extractors.{name}]: {error}") from error
 
@@ -145,9 +146,9 @@ def save(fitted: FitResult, path: Path) -> None:
 def load(pipeline: Pipeline, path: Path) -> FitResult:
     """Read it again."""
     try:
-        found = load_file(path)
+        state = load_file(path)
         return {
-            name: Whitened(*(found[f"{name}.{part}"] for part in _PARTS), pipeline.whitening.length)
+            name: Whitened(*(state[f"{name}.{part}"] for part in _PARTS), pipeline.whitening.length)
             for name in pipeline.extractors
         }
     except (OSError, SafetensorError, KeyError) as error:

@@ -65,9 +65,9 @@ class Rehearsed:
 
         def whitened(images: Tensor) -> Tensor:
             rows = unit(encode(images).flatten(1)) - mean
-            found = rows.view(-1, len(by_channel)).to(kind) @ by_channel
+            whitened_rows = rows.view(-1, len(by_channel)).to(kind) @ by_channel
             length = math.sqrt(places * channels)  # so that values are about 1, for float16
-            return (unit(found.float().view(len(images), -1)) * length).view(-1, places, channels)
+            return (unit(whitened_rows.float().view(len(images), -1)) * length).view(-1, places, channels)
 
         return whitened
 
@@ -84,5 +84,5 @@ def rehearse(rehearsed: Rehearsed, image: tuple[int, ...]) -> tuple[Tensor, Tens
     mean = rows.mean(0)
     flat = unit(rows - mean).view(-1, channels)
     values, vectors = torch.linalg.eigh(flat.T @ flat * (channels / len(images)))
-    kept = channels if rehearsed.channels is None else rehearsed.channels
-    return mean, (vectors * values.clamp(min=_LEAST) ** -rehearsed.power)[:, channels - kept :]
+    channels_kept = channels if rehearsed.channels is None else rehearsed.channels
+    return mean, (vectors * values.clamp(min=_LEAST) ** -rehearsed.power)[:, channels - channels_kept :]

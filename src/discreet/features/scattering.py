@@ -65,30 +65,31 @@ class Scattering:
         def encode(images: Tensor) -> Tensor:
             padded = F.pad(images.flatten(0, 1)[:, None], (left, right, above, below), mode="reflect")
             start = torch.fft.fft2(padded)
-            found = [averaged(padded, 0)]
+            maps = [averaged(padded, 0)]
             for first in range(most):
                 once = _modulus(start, wavelets[first], 2**first)
-                found.append(averaged(once, first))
+                maps.append(averaged(once, first))
                 again = torch.fft.fft2(once)[:, :, None] if first + 1 < most else once
                 for second in range(first + 1, most):
                     filters = _folded(wavelets[second], 2**first)
                     twice = _modulus(again, filters, 2 ** (second - first)).flatten(1, 2)
-                    found.append(averaged(twice, second))
-            rows = torch.cat(found, 1).reshape(len(images), channels, places).transpose(1, 2)
+                    maps.append(averaged(twice, second))
+            rows = torch.cat(maps, 1).reshape(len(images), channels, places).transpose(1, 2)
             return rows if self.power == 1 else rows.clamp(min=0) ** self.power
 
         return encode
 
     def _wavelets(self, sides: list[int], scale: int) -> Tensor:
         """The transforms of the wavelets of one scale, in all directions."""
-        made = []
+        wavelets = []
         for number in range(self.angles):
             turn = (int(self.angles - self.angles / 2 - 1) - number) * math.pi / self.angles
             shape = _NARROW * 2**scale, turn
             wave = _gabor(sides, *shape, _OCTAVE / 2**scale, 4 / self.angles)
             bump = _gabor(sides, *shape, 0.0, 4 / self.angles)
-            made.append(_transformed(wave - wave.sum() / bump.sum() * bump))  # so that a constant image has none of it
-        return torch.stack(made)
+            wave = wave - wave.sum() / bump.sum() * bump  # so that a constant image has none of it
+            wavelets.append(_transformed(wave))
+        return torch.stack(wavelets)
 
 
 def _gabor(sides: list[int], width: float, turn: float, frequency: float, slant: float) -> Tensor:

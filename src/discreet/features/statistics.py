@@ -81,13 +81,21 @@ class Whitening:
     ) -> "Whitened":
         """The whitening of `rows` [N, places, channels]: counted in the ledger, then computed.
 
-        `size` is about how many rows there are, said without counting them where that is secret. `seed` makes the noise
-        reproducible; whoever knows it can take the noise off again, so that nothing is private. `key` is 32 secret
-        bytes that the noise is drawn from: with the same rows they give the same answer again, which is counted once,
-        and they must never be used with others.
-
         Guarantee: the cost is on disk before a row is read, and a cap that it does not fit under raises
         BudgetExhausted. A failure after that over-counts.
+
+        Args:
+            rows: features, [N, places, channels].
+            ledger: where it is counted.
+            size: about how many rows there are, said without counting them where that is secret.
+            adjacency: that of the run's plan.
+            seed: makes the noise reproducible; whoever knows it can take the noise off again, so that nothing is
+                private.
+            key: 32 secret bytes that the noise is drawn from. With the same rows they give the same answer again, which
+                is counted once, and they must never be used with others.
+
+        Returns:
+            What centres and whitens such rows.
         """
         check_int("the size", size, least=1)
         if getattr(rows, "ndim", 0) != 3 or 0 in rows.shape[1:]:

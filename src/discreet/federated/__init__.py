@@ -9,7 +9,8 @@ constant, and given to any torch optimizer as the gradient.
     engines.py    many users' updates on one machine: in one vectorised pass, or one after the other
     users.py      examples by user, and stated ways to deal rows out to made-up users
     training.py   the loop, for those who do not want to write one
-    flower.py     the same on Flower, for users on many machines
+
+discreet.integrations.flower has the same for users on many machines.
 
 `fit` is all that most need; `Rounds` takes updates from wherever they are made.
 """

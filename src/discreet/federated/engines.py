@@ -135,9 +135,12 @@ class Vectorised:
 def engine_for(kind: Kind, model: nn.Module, local: Local, loss: Loss, example: Pair) -> tuple[Engine, bool]:
     """The engine for a model, and whether it was probed that no user has influence on another's update.
 
-    `example` is one record, of which only shapes and types are looked at: made-up users are trained. Engine "auto" is
-    the vectorised one where it makes the same updates as the loop; a model that carries something from one user to
-    the next is refused by either.
+    Args:
+        kind: "vectorised", "loop", or "auto": the vectorised one where it makes the same updates as the loop.
+        model: a model that carries something from one user to the next is refused by either.
+        local: what a user does with it.
+        loss: one value a row.
+        example: one record, of which only shapes and types are looked at: made-up users are trained.
     """
     if kind not in get_args(Kind):
         raise ConfigError(f"the engine is {kind!r}; it must be one of {', '.join(get_args(Kind))}.")
@@ -198,10 +201,10 @@ def _differs(still: nn.Module, local: Local, loss: Loss, made_up: list[Pair]) ->
     users = range(len(made_up))
     try:
         wanted = Loop(still, local, loss).updates(made_up, users, 0)
-        found = Vectorised(still, local, loss).updates(made_up, users, 0)
+        vectorised = Vectorised(still, local, loss).updates(made_up, users, 0)
     except Exception as error:  # whatever an op has against being vectorised
         return " ".join(f"{type(error).__name__}: {error}".split())[:200]
-    far = [name for name in wanted if not _close(found[name], wanted[name])]
+    far = [name for name in wanted if not _close(vectorised[name], wanted[name])]
     return f"its update of {far[0]!r} is not the loop's" if far else None
 
 
@@ -242,7 +245,7 @@ def _padded(parts: Sequence[Tensor], value: float = 0) -> Tensor:
     assert len({part.dtype for part in parts}) == 1  # one's type must not change how others are read
     if all(len(part) == length for part in parts):
         return torch.stack(list(parts))
-    found = parts[0].new_full((len(parts), length, *parts[0].shape[1:]), value)
+    padded = parts[0].new_full((len(parts), length, *parts[0].shape[1:]), value)
     for i, part in enumerate(parts):
-        found[i, : len(part)] = part
-    return found
+        padded[i, : len(part)] = part
+    return padded

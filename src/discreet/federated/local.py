@@ -81,7 +81,12 @@ class Local:
     ) -> dict[str, Tensor]:
         """How far each trainable parameter moves when a copy of the model is trained on a user's records.
 
-        `loss(outputs, targets)` is one value a row; a batch's mean is what is stepped along.
+        Args:
+            model: is not changed.
+            data: the user's inputs and targets.
+            in_round: which round it is; the order of records depends on it.
+            user: the user's number.
+            loss: `loss(outputs, targets)` is one value a row; a batch's mean is what is stepped along.
         """
         chosen = loss or loss_for(data)
         twin = copy.deepcopy(model)

@@ -15,7 +15,8 @@ from discreet.gradients.engine import UnitGradients
 from discreet.gradients.forms import Materialised, Use, sum_dtype
 from discreet.ledger import Ledger
 from discreet.release.guards import ParameterGuard, ready, trainable
-from discreet.release.private_sum import PrivateSum, Session
+from discreet.release.private_sum import PrivateSum
+from discreet.release.session import Session
 from discreet.stages.plan import Plan
 
 
@@ -83,9 +84,12 @@ class Rounds(Session):
     def add(
         self, users: Sequence[int], updates: Mapping[str, Tensor], weights: Sequence[float] | Tensor | None = None
     ) -> None:
-        """Bound users' updates and add them; `updates` has for each parameter a tensor [users, *shape].
+        """Bound users' updates and add them.
 
-        `weights`, from 0 to 1, are what each bounded update is multiplied by.
+        Args:
+            users: their numbers.
+            updates: for each parameter a tensor [users, *shape].
+            weights: from 0 to 1: what each bounded update is multiplied by.
         """
         self._check()
         if self._cohort is None:
@@ -182,7 +186,7 @@ def _check_plan(plan: Plan) -> None:
 
 def checked_weights(weights: Sequence[float] | Tensor, users: int) -> Tensor:
     """One weight a user, from 0 to 1, or a ConfigError, which does not say how many users there are."""
-    found = torch.as_tensor(weights, dtype=torch.float64)
-    if found.shape != (users,) or not bool(((found >= 0) & (found <= 1)).all()):
+    values = torch.as_tensor(weights, dtype=torch.float64)
+    if values.shape != (users,) or not bool(((values >= 0) & (values <= 1)).all()):
         raise ConfigError("weights must be numbers from 0 to 1, one for each user.")
-    return found
+    return values

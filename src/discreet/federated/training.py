@@ -45,33 +45,40 @@ def fit(
 ) -> FitResult:
     """Train a model on users' data by a plan whose units are users, to the end of its rounds.
 
-    What is wrong with the arguments is said before anything is counted.
-
     Args:
         model: is trained in place.
         users: for each user a pair of tensors, inputs and targets (`Users` makes them); they may differ in length.
-        plan: what is released, and how often.
+        plan: its units are users.
         local: what a user does with the model.
-        optimizer: the server's: SGD with learning rate 1 if not given, which is FedAvg; any other of torch's, with
+        test: rows to evaluate on.
+        loss: one value a row; by default it is chosen by the targets.
+        optimizer: the server's. By default it is SGD with learning rate 1, which is FedAvg; any other of torch's, with
             momentum or adaptive, costs nothing more.
+        schedule: stepped after each release, and for those that a crash has lost.
         weights: for each user a number from 0 to 1 that the bounded update is multiplied by.
-        denominator: the public total weight of a round, which sums are divided by; the number of users in a round if
-            not given.
-        engine: "vectorised" trains all users of a round in one pass, "loop" one after the other, "auto" the first
-            where it makes the same updates.
-        evaluate_every: rounds between evaluations, in passes over the users: 1 is as many rounds as take each user
-            once on average.
-        seed: of sampling and noise, for tests alone: a run with a seed is not private.
-
-    The others are as in `discreet.fit`.
+        denominator: with weights, the public total weight of a round, which sums are divided by; by default the number
+            of users in a round.
+        engine: "vectorised" trains all users of a round in one pass, "loop" one after the other, "auto" the first where
+            it makes the same updates.
+        ledger: the file that counts what is released.
+        checkpoint: a file with the run's state; where it exists, the run continues from it.
+        checkpoint_every: seconds between two writes of it.
+        averaging: the decay of a running average of the weights, which the model has at the end; 0 for none.
+        evaluate_every: rounds between evaluations, in units of passes over the users: 1 is as many rounds as take each
+            user once on average.
+        evaluate_rows: rows at a time.
+        preflight: whether the model is checked first.
+        seed: makes draws and noise reproducible, for tests; the guarantee then says that it is broken.
+        on_begin: called with the rounds that were done before, and all.
+        on_step: called after each round.
+        on_record: called with each evaluation.
+        stop: asked after each round whether to stop.
 
     Returns:
-        The model, what is proven of it, and its records.
+        The model's guarantee, and what was measured.
 
     Raises:
-        ConfigError: an argument is wrong, or does not go with another.
-        PrivacyError: the ledger was changed.
-        BudgetExhausted: the ledger's cap has no room.
+        ConfigError: for what is wrong with the arguments, before anything is counted.
     """
     options = TrainingOptions(
         test=test, loss=loss, optimizer=optimizer, schedule=schedule, ledger=ledger, checkpoint=checkpoint,

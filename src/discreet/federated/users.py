@@ -39,7 +39,13 @@ class Users(Sequence[tuple[Tensor, Tensor]]):
 
     @classmethod
     def of(cls, x: Tensor, y: Tensor, owners: Sequence[Any] | Tensor) -> "Users":
-        """Users by name: `owners` says whose each row is. How many there are is public; their names are not kept."""
+        """Users by name.
+
+        Args:
+            x: inputs, a row each.
+            y: targets.
+            owners: whose each row is. How many there are is public; their names are not kept.
+        """
         names = owners.numpy() if isinstance(owners, Tensor) else np.asarray([str(owner) for owner in owners])
         if any(owner is None or owner != owner for owner in owners):
             raise ConfigError("some rows have no owner; leave them out.")
@@ -67,6 +73,15 @@ class Users(Sequence[tuple[Tensor, Tensor]]):
         - "shards": sorted by label, cut into `shards` pieces a user, dealt out at random (McMahan et al. 2017);
         - "dirichlet": each class goes to users in shares drawn with concentration `alpha`, so that users differ in size
           and in what they hold; some may hold nothing.
+
+        Args:
+            x: inputs, a row each.
+            y: targets.
+            users: how many.
+            partition: "iid", "shards" or "dirichlet".
+            shards: pieces a user.
+            alpha: concentration of the shares.
+            seed: of the draw.
         """
         check_int("users", users, least=1)
         generator = torch.Generator().manual_seed(check_int("seed", seed, least=0, most=2**63 - 1))

@@ -40,16 +40,16 @@ class Register:
         """
         if ledger is None and not alone:
             self._check_process()
-        found = self._digests(rows)
+        digests = self._digests(rows)
         with self._lock:
-            known = found & self._counted_in.keys()
-            apart = {digest for digest in known if ledger is None or self._counted_in[digest] != ledger}
+            fitted = digests & self._counted_in.keys()
+            apart = {digest for digest in fitted if ledger is None or self._counted_in[digest] != ledger}
             if apart and not alone:
                 raise PrivacyError(
                     "rows like some of these were fitted before in this process, and no ledger adds the two up, so "
                     f"that together they would cost more than either says. {_REMEDY}"
                 )
-            new = found - known
+            new = digests - fitted
             self._counted_in.update(dict.fromkeys(new, ledger) | dict.fromkeys(apart, None))
         return new
 
@@ -67,12 +67,12 @@ class Register:
             )
 
     def _digests(self, rows: npt.NDArray[Any]) -> set[bytes]:
-        found: set[bytes] = set()
+        digests: set[bytes] = set()
         for start in range(0, len(rows), _ROWS):
             with np.errstate(over="ignore"):
                 block = rows[start : start + _ROWS].astype(np.float32) + np.float32(0.0)  # no minus zero
-            found.update(hashlib.blake2b(row.tobytes(), key=self._key, digest_size=16).digest() for row in block)
-        return found
+            digests.update(hashlib.blake2b(row.tobytes(), key=self._key, digest_size=16).digest() for row in block)
+        return digests
 
 
 REGISTER = Register()

@@ -21,8 +21,9 @@ from discreet._check import check_int
 from discreet.accounting.guarantee import Guarantee
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.ledger import Ledger
+from discreet.release.attachment import attach
 from discreet.release.batching import Collate, PaddedCollate, length_of
-from discreet.release.session import Private, attach
+from discreet.release.private import Private
 from discreet.stages.plan import Plan
 
 try:
@@ -85,7 +86,7 @@ class Privacy(Callback):
         ahead = check_int("num_workers", num_workers, least=0) * check_int("prefetch_factor", prefetch_factor, least=1)
         return DataLoader(
             dataset,
-            batch_sampler=_Draws(self, dataset, max(1, self._plan.sampling.steps_for(1.0)), ahead),
+            batch_sampler=_Draws(self, dataset, collate_fn, max(1, self._plan.sampling.steps_for(1.0)), ahead),
             collate_fn=PaddedCollate(collate_fn or default_collate, dataset[0]),
             num_workers=num_workers,
             prefetch_factor=prefetch_factor if num_workers else None,
@@ -162,15 +163,14 @@ class Privacy(Callback):
         if not model.automatic_optimization:
             self.private.backward(tensor)
             return
-        batch, batch_idx = self._batch
 
         def loss_fn(batch: Any) -> Tensor:
             step: Any = model.training_step
-            found = step(batch, batch_idx) if "batch_idx" in signature(step).parameters else step(batch)
-            return found["loss"] if isinstance(found, dict) else found
+            result = step(batch, self._batch[1]) if len(signature(step).parameters) > 1 else step(batch)
+            return result["loss"] if isinstance(result, dict) else result
 
         with _silent(model):
-            self.private.backward_of(tensor, loss_fn, batch)
+            self.private.backward_of(tensor, loss_fn, self._batch[0])
 
     def _end(self, trainer: Trainer) -> None:
         vars(trainer.precision_plugin).pop("backward", None)
@@ -182,12 +182,13 @@ class Privacy(Callback):
 class _Draws:
     """The plan's draws, a pass at a time, from whatever run is under way."""
 
-    def __init__(self, privacy: Privacy, dataset: Any, steps: int, ahead: int) -> None:
-        self._privacy, self._dataset, self._steps, self._ahead = privacy, dataset, steps, ahead
+    def __init__(self, privacy: Privacy, dataset: Any, collate: Collate | None, steps: int, ahead: int) -> None:
+        self._privacy, self._dataset, self._collate = privacy, dataset, collate
+        self._steps, self._ahead = steps, ahead
 
     def __iter__(self) -> Iterator[list[int]]:
         private = self._privacy.private
-        private.collate(self._dataset)  # tells it how many rows there are to draw from
+        private.collate(self._dataset, self._collate)  # tells it what there is to draw from, and how it is read
         yield from private.batch_sampler(steps=self._steps, ahead=self._ahead)
 
     def __len__(self) -> int:

@@ -38,7 +38,7 @@ try:
     from sklearn.utils.multiclass import check_classification_targets
     from sklearn.utils.validation import check_is_fitted, validate_data
 except ImportError as error:
-    raise ConfigError("scikit-learn is not installed; pip install 'discreet[data]'.") from error
+    raise ConfigError("scikit-learn is not installed; pip install 'discreet[sklearn]'.") from error
 
 Numbers = npt.NDArray[Any]
 Bounds = tuple[Any, Any]
@@ -121,7 +121,7 @@ class _Private(BaseEstimator):
 
     def _conditions(self) -> list[Condition]:
         """What a fit here rests on beside the run itself."""
-        found = [
+        conditions = [
             Condition("the ranges of the features were stated without looking at the data", "assumed"),
             Condition(
                 "each row's features come from that row alone, and whether a row was given depends on no other row: no "
@@ -131,10 +131,10 @@ class _Private(BaseEstimator):
         ]
         if self.repeat == "alone":
             text = "this is of the fit alone: what other fits on the same rows cost is not counted"
-            found.append(Condition(text, "assumed"))
+            conditions.append(Condition(text, "assumed"))
         elif self.ledger is None:
-            found.append(Condition("no earlier fit in this process had rows with the same features", "checked"))
-        return found
+            conditions.append(Condition("no earlier fit in this process had rows with the same features", "checked"))
+        return conditions
 
     def _outputs(self, X: Any) -> Tensor:
         check_is_fitted(self)
@@ -224,10 +224,10 @@ class PrivateClassifier(ClassifierMixin, _Private):
                 f"classes is {self.classes!r}; which labels occur is private, so name those there may be, "
                 "classes=[...]; or say classes='public' if it is no secret which occur in y."
             )
-        known = np.unique(np.asarray(self.classes))
-        if len(known) < len(self.classes):
+        declared = np.unique(np.asarray(self.classes))
+        if len(declared) < len(self.classes):
             raise ConfigError(f"classes are {self.classes!r}; name each class once.")
-        return known
+        return declared
 
     def predict_proba(self, X: Any) -> Numbers:
         """How likely each class is, in the order of `classes_`."""

@@ -164,6 +164,8 @@ class RunLedger:
             raise PrivacyError(
                 f"run {name} in {self._book.path} is in use by another process; wait for it, or stop it."
             ) from error
+        except OSError as error:
+            raise PrivacyError(f"run {name} in {self._book.path} cannot be locked: {error}") from error
         self._leave()
         self._own = lock
 
@@ -211,7 +213,8 @@ class RunLedger:
 
     def _go_on(self) -> None:
         self._ahead = 0  # releases that are on disk and not made yet
-        self._spent, self._taken = self._run.released, self._run.participations
+        # how many releases have been counted and made, and how many of them one unit can have taken part in
+        self.released, self.participations = self._run.released, self._run.participations
 
     def _differs(self, run: Run) -> str:
         """In what a run of the file is another than this one; nothing if in nothing."""
@@ -290,19 +293,9 @@ class RunLedger:
         return self._book.content.runs.get(self._name, self._new)
 
     @property
-    def released(self) -> int:
-        """How many releases have been counted and made."""
-        return self._spent
-
-    @property
-    def participations(self) -> int:
-        """How many of the releases one unit can have taken part in."""
-        return self._taken
-
-    @property
     def events(self) -> tuple[Event, ...]:
         """The releases that were made, equal ones in a row counted together."""
-        ahead = self._run.participations - self._taken
+        ahead = self._run.participations - self.participations
         made: list[Event] = []
         for event in reversed(self._run.spent):  # what is counted ahead was counted last
             taken = min(ahead, event.steps)
@@ -359,32 +352,42 @@ class RunLedger:
             rests_on: what is known of how releases are made, written down where it is new.
             **notes: what the line says beside.
         """
+        if rests_on is not None:
+            notes |= self._news_of(rests_on)
         if self._ahead == 0:
-            with self._held():
-                first = max(self._spent, self._run.released)
-                count = max(1, min(self._reserve, self._plan.steps - first, self._run.stretch(first)[0]))
-                self._append(count, self._plan.charges(count, after=after), **self._news_of(rests_on), **notes)
-            self._ahead = count
-        self._taken += self._plan.charges(1, after=after)
+            if self._shared:
+                with self._book.locked():
+                    self._ahead = self._count_ahead(after, notes)
+            else:
+                self._ahead = self._count_ahead(after, notes)
+        self.participations += self._plan.charges(1, after=after)
         self._ahead -= 1
-        self._spent += 1
+        self.released += 1
 
-    def _news_of(self, rests_on: Sequence[Condition] | None) -> dict[str, Any]:
+    def _count_ahead(self, after: int, notes: Mapping[str, Any]) -> int:
+        """Count one release, or as many as are reserved, in one line; how many."""
+        run = self._run
+        first = max(self.released, run.released)
+        count = 1
+        if self._reserve > 1:
+            count = max(1, min(self._reserve, self._plan.steps - first, run.stretch(first)[0]))
+        self._append(run, count, self._plan.charges(count, after=after), notes)
+        return count
+
+    def _news_of(self, rests_on: Sequence[Condition]) -> dict[str, Any]:
         """What a line is to say of what the run rests on: nothing where the ledger has it already."""
-        if rests_on is None or tuple(rests_on) == self._run.rests_on:
-            return {}
-        return {"conditions": recorded(rests_on)}
+        return {} if tuple(rests_on) == self._run.rests_on else {"conditions": recorded(rests_on)}
 
     def restore(self, released: int, participations: int, **notes: Any) -> None:
         """Count releases that a checkpoint knows of and this ledger does not, in one line."""
         # what was reserved is spent
-        self._spent, self._taken, self._ahead = self._run.released, self._run.participations, 0
-        missing = released - self._spent
+        self.released, self.participations, self._ahead = self._run.released, self._run.participations, 0
+        missing = released - self.released
         if missing > 0:
-            taken = max(0, participations - self._taken)
+            taken = max(0, participations - self.participations)
             with self._held():
-                self._append(missing, taken, restored=True, **notes)
-            self._spent, self._taken, self._ahead = released, self._taken + taken, 0
+                self._append(self._run, missing, taken, {"restored": True, **notes})
+            self.released, self.participations, self._ahead = released, self.participations + taken, 0
 
     # --- followed by other processes ---------------------------------------------------------------------------------
 
@@ -398,11 +401,11 @@ class RunLedger:
     def unsent_lines(self) -> News:
         """What was written and read since the last time, for those who follow."""
         lines, self._book.unsent_lines = self._book.unsent_lines or [], []
-        return tuple(lines), (self._spent, self._taken, self._ahead), self._name
+        return tuple(lines), (self.released, self.participations, self._ahead), self._name
 
     def follow(self, unsent_lines: News) -> None:
         """Take over what the one who writes has written."""
-        lines, (self._spent, self._taken, self._ahead), self._name = unsent_lines
+        lines, (self.released, self.participations, self._ahead), self._name = unsent_lines
         for line in lines:
             self._book.content.take(line, None)
 
@@ -410,18 +413,22 @@ class RunLedger:
         """The file, with what others have added read: one's own is held anyway."""
         return self._book.locked() if self._shared else nullcontext()
 
-    def _append(self, count: int, participations: int, **notes: Any) -> None:
-        if self._run.released + count > self._plan.steps:  # counted by somebody else's recovery, or restored
+    def _append(self, run: Run, count: int, participations: int, notes: Mapping[str, Any]) -> None:
+        if run.released + count > self._plan.steps:  # counted by somebody else's recovery, or restored
             raise BudgetExhausted(f"all {self._plan.steps:,} steps of the plan are counted; nothing was released.")
-        if self._run.end is not None:
+        if run.end is not None:
             raise BudgetExhausted(f"run {self._name} has ended, as its ledger says; nothing was released.")
-        if not self._begun:
+        if self._name not in self._book.content.runs:
             self._open(self._name)
+            run = self._run
         while count:
-            piece = min(count, self._run.stretch(self._run.released)[0])  # one line has one noise
+            same, multiplier = run.stretch(run.released)
+            piece = min(count, same)  # one line has one noise
             taken = participations if piece == count else min(piece, participations)
-            self._append_signed(release_line(self._name, self._run, piece, taken, **notes))
-            count, participations, notes = count - piece, participations - taken, _lasting(notes)
+            self._append_signed(release_line(self._name, run, multiplier, piece, taken, **notes))
+            count, participations = count - piece, participations - taken
+            if count:
+                notes = {name: value for name, value in notes.items() if name != "conditions"}  # said once
 
     def _leave(self) -> None:
         if self._own is not None:
@@ -433,8 +440,3 @@ class RunLedger:
         self._leave()
         if not self._shared:
             self._book.release()
-
-
-def _lasting(notes: Mapping[str, Any]) -> dict[str, Any]:
-    """The notes that each of several lines needs."""
-    return {name: value for name, value in notes.items() if name != "conditions"}

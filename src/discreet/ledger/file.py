@@ -197,13 +197,13 @@ def remedy(asked: str, unit: str) -> str:
 def read(path: Path, key: bytes | None = None, stages: Sequence[type[Any]] = ()) -> tuple[LedgerState, bytes]:
     """Everything in a file, and what follows its last line's end: empty unless a write was cut off.
 
-    A line that is not as it was written is a PrivacyError that names it.
+    A line that is not as it was written is a PrivacyError that names it, and a file that cannot be read a ConfigError.
     """
     content = LedgerState(stages=tuple(stages))
     try:
         torn = _read_lines(content, path, 0, key)
     except OSError as error:
-        raise PrivacyError(f"{path} cannot be read: {error}") from error
+        raise ConfigError(f"{path} cannot be read: {error}") from error
     return content, torn
 
 
@@ -375,7 +375,7 @@ class LedgerFile:
             if not self._alive(name):
                 run = self.content.runs[name]
                 due = run.released == 0 or run.released - run.last >= run.in_a_pass
-                self.append(release_line(name, run, 1, int(due), recovered=True))
+                self.append(release_line(name, run, run.stretch(run.released)[1], 1, int(due), recovered=True))
 
     def _alive(self, run: str) -> bool:
         """Whether a living process has a run of a shared file: then the line that was cut off was not its own."""
@@ -386,6 +386,8 @@ class LedgerFile:
             lock.acquire()
         except storage.InUse:
             return True
+        except OSError as error:
+            raise PrivacyError(f"run {run} in {self.path} cannot be locked: {error}") from error
         lock.release(remove=True)
         return False
 
@@ -412,7 +414,7 @@ class LedgerFile:
             )
         release = content["kind"] == "release"
         if release and self.path is None and self.unsent_lines is None:  # there is no line that somebody could read
-            self.content.count(content)
+            self.content.count_release(content)
             return
         first = {} if self.content.lines else {"format": FORMAT}
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
@@ -424,9 +426,12 @@ class LedgerFile:
                 raise PrivacyError(
                     f"{self.path} was changed by somebody else while it was in use; nothing was released."
                 ) from error
+            except OSError as error:
+                raise PrivacyError(f"{self.path} cannot be written: {error}. Nothing was released.") from error
             self._read += len(line)
         if release:  # made of plain figures, a moment ago: there is nothing to learn from its text
-            self.content.add(content, digest)
+            self.content.count_release(content)
+            self.content.follow(digest)
         else:
             self.content.take(line[:-1], self._key)
         self._tell(line[:-1])
@@ -446,8 +451,9 @@ class LedgerFile:
         return found
 
 
-def release_line(run: str, state: Run, count: int, participations: int, **notes: Any) -> dict[str, Any]:
+def release_line(
+    run: str, state: Run, multiplier: float, count: int, participations: int, **notes: Any
+) -> dict[str, Any]:
     """The line that counts releases."""
-    multiplier = state.stretch(state.released)[1]
     one = {"rate": state.one.rate, "multiplier": multiplier, "participations": participations}
     return {"kind": "release", "run": run, "step": state.released, "count": count, **one, **notes}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
@@ -13,16 +13,26 @@ from discreet.ledger.file import read
 
 @dataclass(frozen=True)
 class Fork:
-    """One run in two files that agree for some lines, and then differ: what each has released, and both before."""
+    """One run in two files that agree for some lines, and then differ: what each has released, and both before.
+
+    Where neither has released anything else of that run, it is the files of a `dataset` that part: other runs went on.
+    """
 
     run: str
     files: tuple[str, str]
     common_lines: int
     released: tuple[int, int]
     released_before: int
+    dataset: str | None = None
 
     def __str__(self) -> str:
         first, second = self.released
+        if self.dataset is not None and not self.continued:
+            return (
+                f"{self.files[0]} and {self.files[1]} are one file up to line {self.common_lines}, and then each its "
+                f"own: a ledger was copied, and both were continued. So what either proves of all of data set "
+                f"{self.dataset!r} together leaves the other's releases out, and does not hold."
+            )
         return (
             f"{self.files[0]} and {self.files[1]} are one run ({self.run}) up to line {self.common_lines}, and then "
             f"each its own: a folder was copied, and both were continued. They have released {first:,} and {second:,} "
@@ -30,21 +40,32 @@ class Fork:
             "which neither counts: what either proves does not hold."
         )
 
+    @property
+    def continued(self) -> bool:
+        """Whether more was released of the run than either file counts."""
+        return sum(self.released) - self.released_before > max(self.released)
+
 
 def forks(paths: Sequence[str | Path]) -> list[Fork]:
-    """Each pair of these ledgers in which one run was continued twice; a ledger whose chain does not hold is an error.
+    """Each run that two of these ledgers continued, each for itself; a ledger whose chain does not hold is an error.
 
-    A file that is the beginning of another is an earlier copy of it, and no fork.
+    Of a data set's ledgers also a pair that parted with other runs. A file that is the beginning of another is an
+    earlier copy of it, and no fork.
     """
     files = list(dict.fromkeys(Path(path).resolve() for path in paths))
     contents = {file: read(file)[0] for file in files}
-    found = [
-        _parted(run, one, other, (contents[one].runs[run].released, contents[other].runs[run].released))
-        for one, other in combinations(files, 2)
-        for run in contents[one].runs
-        if run in contents[other].runs
-    ]
-    return [fork for fork in found if fork is not None]
+    found = []
+    for one, other in combinations(files, 2):
+        first, second = contents[one], contents[other]
+        parted = [
+            _parted(run, one, other, (first.runs[run].released, second.runs[run].released))
+            for run in first.runs
+            if run in second.runs
+        ]
+        each = [fork for fork in parted if fork is not None]
+        whole = [replace(fork, dataset=str(first.dataset["dataset"])) for fork in each[:1] if first.dataset is not None]
+        found += [fork for fork in each if fork.continued] or whole
+    return found
 
 
 def _parted(run: str, one: Path, other: Path, released: tuple[int, int]) -> Fork | None:

@@ -191,7 +191,7 @@ class LedgerState:
             run = self.runs.get(name)
             if run is not None and 0 < figures[1] >= figures[2]:
                 run.release(*figures)
-                self._follow(digest)
+                self.follow(digest)
                 return
         content, digest = checked(line, self.head, key)
         self.add(content, digest)
@@ -203,10 +203,19 @@ class LedgerState:
             if self.format not in (FORMAT, OLD):
                 raise PrivacyError(f"its format is {content.get('format')!r}, this version reads {FORMAT!r}")
         self.count(content, digest)
-        self._follow(digest)
+        self.follow(digest)
 
-    def _follow(self, digest: str) -> None:
+    def follow(self, digest: str) -> None:
+        """A line with this hash is the last one."""
         self.lines, self.head = self.lines + 1, digest
+
+    def count_release(self, line: Mapping[str, Any]) -> None:
+        """Add up a line that counts releases and was made a moment ago."""
+        if len(line) > _FIGURES or "attempt" in line:  # it says something beside
+            self.count(line)
+            return
+        run = self.runs[line["run"]]
+        run.release(line["step"], line["count"], line["participations"], line["rate"], line["multiplier"])
 
     def count(self, content: Mapping[str, Any], digest: str = "") -> None:
         """Add up what a line says, without a place for it in the chain."""
@@ -312,6 +321,9 @@ class LedgerState:
             raise PrivacyError("it names no files")
         self._note(run, content)
         run.end = {**content, "hash": digest}
+
+
+_FIGURES = 7  # of a line that counts releases and says nothing beside
 
 
 def _old_unit(plan: Mapping[str, Any]) -> dict[str, Any]:

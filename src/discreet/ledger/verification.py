@@ -148,7 +148,11 @@ def _verify(
 ) -> Verified:
     folder = place if place.is_dir() else None
     file = place if folder is None else ledger_of(folder)
-    if not file.is_file():
+    try:
+        there = storage.is_file(file)
+    except OSError as error:
+        raise ConfigError(f"{file} is no ledger: {error}") from error
+    if not there:
         raise ConfigError(f"{file} is no ledger: there is no such file.")
     content, torn = read(file, key, stages)
     counted = counted_as_torn(content, file, torn) if torn else []
@@ -252,8 +256,10 @@ def compare_files(folder: Path, found: Verified) -> tuple[str, ...]:
                     f"{path} is not the file that the run left: the closing line of {found.path} has another hash of "
                     "it. It was changed, or put in its place."
                 )
-        except OSError as error:
+        except storage.NotRegular as error:
             raise PrivacyError(f"{path} cannot be compared with what the run left: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be compared with what the run left: {error}") from error
     return tuple(absent)
 
 

@@ -97,13 +97,13 @@ def _linear(shape: Shape, outputs: int) -> nn.Module:
 
 
 def _mlp(shape: Shape, outputs: int, *, hidden: Any, activation: Activation) -> nn.Module:
-    found = (hidden,) if isinstance(hidden, int) else hidden
-    if not isinstance(found, (tuple, list)) or not found:
+    hidden_sizes = (hidden,) if isinstance(hidden, int) else hidden
+    if not isinstance(hidden_sizes, (tuple, list)) or not hidden_sizes:
         raise ConfigError(
             f"mlp's hidden is {hidden!r}; it must be the sizes of one or more hidden layers, as (32,) or (64, 32); "
             "or take the model linear."
         )
-    sizes = [check_int("a size of mlp's hidden", size, least=1, most=_MOST_UNITS) for size in found]
+    sizes = [check_int("a size of mlp's hidden", size, least=1, most=_MOST_UNITS) for size in hidden_sizes]
     return _dense([math.prod(shape), *sizes, outputs], activation)
 
 
@@ -271,16 +271,16 @@ _ACTIVATIONS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
 def _settings(name: str, network: _Network, given: Mapping[str, Any]) -> dict[str, Any]:
     """The network's settings: defaults where nothing is given, and the activation as what makes one."""
     chosen = {key: given.get(key, default) for key, default in network.settings.items()}
-    known, words = tuple(chosen), ""
+    names, words = tuple(chosen), ""
     if "activation" in chosen:
         called = chosen["activation"]
         if not isinstance(called, str) or called not in _ACTIVATIONS:
             raise ConfigError(f"the activation is {called!r}; it must be one of {', '.join(_ACTIVATIONS)}.")
         kind, own = _ACTIVATIONS[called]
         chosen["activation"] = partial(kind, **{key: given[key] for key in own if key in given})
-        known = *known, *own
+        names = *names, *own
         words = f", where the activation {called!r} has {', '.join(own) or 'none of its own'}"
-    wrong = sorted(set(given) - set(known))
+    wrong = sorted(set(given) - set(names))
     if wrong:
         raise ConfigError(
             f"{name} has no setting {' or '.join(map(repr, wrong))}; it has {', '.join(network.settings) or 'none'}"
@@ -304,7 +304,7 @@ def _imported(name: str, shape: Shape, outputs: int, settings: Mapping[str, Any]
     if not callable(function):
         raise ConfigError(f"the module {where} has no function {called!r}; name one that makes a torch.nn.Module.")
     try:
-        made = function(shape, outputs, **settings)
+        network = function(shape, outputs, **settings)
     except (ConfigError, PrivacyError):
         raise
     except Exception as error:
@@ -312,9 +312,9 @@ def _imported(name: str, shape: Shape, outputs: int, settings: Mapping[str, Any]
             f"{name} failed when it was called with the shape {shape}, {outputs} outputs and the settings "
             f"{dict(settings)}: {_in_a_line(error)}"
         ) from error
-    if not isinstance(made, nn.Module):
-        raise ConfigError(f"{name} returned {made!r}, a {type(made).__name__}; it must return a torch.nn.Module.")
-    return made
+    if not isinstance(network, nn.Module):
+        raise ConfigError(f"{name} returned {network!r}, a {type(network).__name__}; it must return a torch.nn.Module.")
+    return network
 
 
 def _in_a_line(error: Exception) -> str:

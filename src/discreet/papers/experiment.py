@@ -8,11 +8,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from discreet.papers.verdicts import QUEUED, Extent, Verdict, reached, settled
-from discreet.report.charts import Chart, Series
+from discreet.report import Axis, Chart, Series
 
 Size = Literal["quick", "usual", "full"]
 Case = Mapping[str, Any]  # plain values: what is run, apart from the seed
 Measured = dict[str, Any]  # plain values: `accuracy`, `epsilon` (proven), `claimed`, `curve`, and whatever else
+
+EPOCHS, ACCURACY = Axis("epochs", "number", low=0.0), Axis("accuracy on the test set", "share")
+ONE_SEED: Mapping[Size, int] = {"quick": 1, "usual": 1, "full": 1}
 
 
 @dataclass(frozen=True)
@@ -44,8 +47,8 @@ class Results(tuple[Result, ...]):
 
     def where(self, **fields: Any) -> "Results":
         """Those whose case has these values."""
-        missing = object()
-        return Results(r for r in self if all(r.case.get(k, missing) == v for k, v in fields.items()))
+        absent = object()
+        return Results(r for r in self if all(r.case.get(k, absent) == v for k, v in fields.items()))
 
     def values(self, name: str) -> list[float]:
         """A measured value of all that have it; those that are not finite are left out."""
@@ -57,8 +60,8 @@ class Results(tuple[Result, ...]):
 
     def mean(self, name: str = "accuracy") -> float:
         """Over seeds; nan without any."""
-        found = self.values(name)
-        return statistics.fmean(found) if found else math.nan
+        values = self.values(name)
+        return statistics.fmean(values) if values else math.nan
 
     def held_out(self) -> float:
         """The mean accuracy on held-out rows, by which settings are chosen; below any other where there is none."""
@@ -67,8 +70,8 @@ class Results(tuple[Result, ...]):
 
     def deviation(self, name: str = "accuracy") -> float:
         """The standard deviation over seeds; nan for fewer than two."""
-        found = self.values(name)
-        return statistics.stdev(found) if len(found) > 1 else math.nan
+        values = self.values(name)
+        return statistics.stdev(values) if len(values) > 1 else math.nan
 
     def settings(self, name: str) -> list[Any]:
         """The values that a field of the cases has, in the order of the cases."""
@@ -79,7 +82,7 @@ class Results(tuple[Result, ...]):
         groups = sorted((float(value), self.where(**{x: value})) for value in self.settings(x))
         rows = [(at, some.mean(y), some.values(y)) for at, some in groups]
         points = tuple((at, mean) for at, mean, _ in rows if math.isfinite(mean))
-        spread = tuple((at, min(found), max(found)) for at, _, found in rows if len(found) > 1)
+        spread = tuple((at, min(values), max(values)) for at, _, values in rows if len(values) > 1)
         return Series(name, points, spread=spread, **look)
 
     def course(self, name: str, x: int = 0, y: int = 1, **look: Any) -> Series:
@@ -90,8 +93,8 @@ class Results(tuple[Result, ...]):
         rows = [
             (statistics.fmean(float(c[i][x]) for c in curves), [float(c[i][y]) for c in curves]) for i in range(length)
         ]
-        points = tuple((at, statistics.fmean(found)) for at, found in rows)
-        spread = tuple((at, min(found), max(found)) for at, found in rows if len(found) > 1)
+        points = tuple((at, statistics.fmean(values)) for at, values in rows)
+        spread = tuple((at, min(values), max(values)) for at, values in rows if len(values) > 1)
         return Series(name, points, spread=spread, **look)
 
 

@@ -21,7 +21,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from discreet._check import check_int
+from discreet import ConfigError
 from discreet.data import load
 from discreet.papers import experiment as find
 from discreet.papers.experiment import Case, Experiment, Place, Result, Results, Size
@@ -56,23 +56,25 @@ def run(
     tell: Tell = lambda name, done, total: None,
 ) -> Results:
     """Run what has not been run yet, and return everything; `tell` is called with a case's name and how far it is."""
-    count = experiment.seeds[size] if seeds is None else check_int("seeds", seeds, least=1)
-    workers = check_int("workers", workers or os.cpu_count() or 1, least=1)
+    count, workers = experiment.seeds[size] if seeds is None else seeds, workers or os.cpu_count() or 1
+    for name, value in (("seeds", count), ("workers", workers)):
+        if value < 1:
+            raise ConfigError(f"{name} is {value!r}; it must be a whole number >= 1.")
     folder = results / paper / experiment.name
     folder.mkdir(parents=True, exist_ok=True)
     file, cases = folder / f"{size}.jsonl", [dict(case) for case in experiment.cases(size)]
-    known = {_key(r.case, r.seed) for r in read(file)}
+    finished = {_key(r.case, r.seed) for r in read(file)}
     places = folder / f"{size}.cases"
     tasks = [
         Task(paper, experiment.name, case, seed, places / _key(case, seed))
         for seed in range(count)
         for case in cases
-        if _key(case, seed) not in known
+        if _key(case, seed) not in finished
     ]
     if tasks:
         for name in experiment.needs:  # so that it is found, downloaded or decoded once, before all begin
             load(name)
-    tell("", len(known), len(known) + len(tasks))
+    tell("", len(finished), len(finished) + len(tasks))
 
     def keep(task: Task, result: Result) -> None:
         values = {"case": task.case, "seed": task.seed, "measured": result.measured, "seconds": result.seconds}
@@ -83,7 +85,7 @@ def run(
             os.fsync(out.fileno())
         shutil.rmtree(task.folder, ignore_errors=True)
         done.append(task.name)
-        tell("", len(known) + len(done), len(known) + len(tasks))
+        tell("", len(finished) + len(done), len(finished) + len(tasks))
 
     done: list[str] = []
     if file.is_file() and not file.read_bytes().endswith(b"\n"):
@@ -99,15 +101,15 @@ def read(file: Path) -> Results:
     """What has been measured; a last line that a crash cut off is not there."""
     if not file.is_file():
         return Results()
-    found = {}
+    results = {}
     for line in file.read_text(encoding="utf-8").splitlines():
         try:
             values = json.loads(line)
         except ValueError:
             continue
         result = Result(values["case"], values["seed"], _readable(values["measured"]), values["seconds"])
-        found[_key(result.case, result.seed)] = result
-    return Results(found.values())
+        results[_key(result.case, result.seed)] = result
+    return Results(results.values())
 
 
 def _here(tasks: Sequence[Task], workers: int, keep: Callable[[Task, Result], None], tell: Tell) -> None:

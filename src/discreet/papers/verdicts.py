@@ -69,11 +69,11 @@ def too_small(arm: "Results", theirs: Extent) -> str:
     """What even the largest training of an arm lacks, in words; nothing where one is large enough."""
     best = ""
     for result in arm:
-        found = [result.measured.get(name) for name in ("epochs", "examples", "parameters")]
-        if any(value is None for value in found):
+        sizes = [result.measured.get(name) for name in ("epochs", "examples", "parameters")]
+        if any(value is None for value in sizes):
             best = best or "run at a smaller size"
             continue
-        epochs, examples, parameters = (float(value) for value in found if value is not None)
+        epochs, examples, parameters = (float(value) for value in sizes if value is not None)
         if theirs.parameters is not None and parameters < theirs.parameters:
             best = f"{parameters:,.0f} of {theirs.parameters:,} parameters"
         elif theirs.examples is not None and examples < theirs.examples:
@@ -103,8 +103,8 @@ def our_size(arms: "Sequence[Results]") -> str:
 
 def spread_of(*groups: "Results", name: str = "accuracy") -> float:
     """The largest deviation over three seeds or more of any group; nan where none has so many."""
-    known = [group.deviation(name) for group in groups if len(group.values(name)) >= SEEDS]
-    return max((d for d in known if math.isfinite(d)), default=math.nan)
+    deviations = [group.deviation(name) for group in groups if len(group.values(name)) >= SEEDS]
+    return max((d for d in deviations if math.isfinite(d)), default=math.nan)
 
 
 def apart(ours: "Results", base: "Results", *shorter: "Results", name: str = "accuracy") -> bool | None:
@@ -164,28 +164,28 @@ def two_ways(
     Each way is (ours, base, shorter trainings that show the spread). `names` are the two methods, `where` says which
     rates. The paper compares at one rate, so both ways must be known for a firm word.
     """
-    told, found = [], []
+    told, outcomes = [], []
     for (ours, base, shorter), how in zip((untuned, tuned), where, strict=True):
         if not ours or not base:
-            found.append("missing")
+            outcomes.append("missing")
             told.append(f"{how}: queued")
             continue
         gain = ours.mean() - base.mean()
-        found.append({True: "above", False: "below", None: "level"}[above(ours, base, *shorter)])
-        note = "" if found[-1] != "level" else (
+        outcomes.append({True: "above", False: "below", None: "level"}[above(ours, base, *shorter)])
+        note = "" if outcomes[-1] != "level" else (
             " (within the seeds' spread)" if apart(ours, base, *shorter) is False else " (one seed, no spread known)"
         )  # fmt: skip
         told.append(f"{how}: {names[0]} {ours.mean():.1%}, {names[1]} {base.mean():.1%}, {points(gain)}{note}")
     arms = tuple(arm for way in (untuned, tuned) for arm in way[:2] if arm)
     unknown = "no spread known" in " ".join(told)
     words = f"{what}; {'; '.join(told)}"
-    if "missing" in found or unknown:
+    if "missing" in outcomes or unknown:
         return Verdict("undecided", words, arms)
-    if found[1] == "above":
+    if outcomes[1] == "above":
         return Verdict("reproduces", words, arms)
-    if found[0] == "above":
+    if outcomes[0] == "above":
         return Verdict("holds only untuned", words, arms)
-    if found[1] == "level" and found[0] == "level":
+    if outcomes[1] == "level" and outcomes[0] == "level":
         return Verdict("undecided", words, arms)
     return Verdict("refuted", words, arms)
 

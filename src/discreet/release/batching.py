@@ -120,7 +120,10 @@ def _select(tensors: tuple[Tensor, ...], draws: Iterator[Draw], *, single: bool,
             continue
         index = torch.from_numpy(draw)
         if len(index):
-            rows = tuple(_rows(t, index.to(t.device), start) for t, start in zip(tensors, starts, strict=True))
+            selected = []
+            for tensor, start in zip(tensors, starts, strict=True):
+                selected.append(_rows(tensor, index.to(tensor.device), start))
+            rows = tuple(selected)
         else:
             rows = padding_of(tensors)
         yield rows[0] if single else rows

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from discreet.errors import ConfigError, PrivacyError
+from discreet.gradients.engine import UnitGradients
 from discreet.stages.plan import Plan
 
 _HELD: "weakref.WeakValueDictionary[int, nn.Parameter]" = weakref.WeakValueDictionary()
@@ -40,6 +41,7 @@ class ParameterGuard:
         self._formats = {name: (p.dtype, p.device) for name, p in self._parameters.items()}
         self._norms = [(name, m) for name, m in model.named_modules() if isinstance(m, _NormBase)]
         self.held = True
+        self._versions: list[int] = []  # of the parameters, when the open batch began
         _HELD.update({id(p): p for p in self._parameters.values()})
         self._guards = [p.register_post_accumulate_grad_hook(_refuse_plain) for p in used.values()]
 
@@ -54,7 +56,16 @@ class ParameterGuard:
             if not parameter.requires_grad or (parameter.dtype, parameter.device) != self._formats[name]:
                 what = "moved to another dtype or device" if parameter.requires_grad else "frozen"
                 raise PrivacyError(f"parameter {name!r} was {what} after attach; detach and attach again.")
-            _check_hooks(name, parameter)
+            if bool(parameter._backward_hooks):
+                _check_hooks(name, parameter)
+
+    def note_versions(self) -> None:
+        """A batch begins: parameters are to stay as they are until it is released."""
+        self._versions = [p._version for p in self._parameters.values()]
+
+    def written_to(self) -> bool:
+        """Whether a parameter has been written to since."""
+        return self._versions != [p._version for p in self._parameters.values()]
 
     def check_modes(self) -> None:
         """Raise if a normalisation has begun to keep or use statistics of the data."""
@@ -131,3 +142,25 @@ def _problem(module: nn.Module) -> str | None:
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module._parameters.values()):
         return "is not initialised yet (a lazy module); run it once on constants before attaching."
     return None
+
+
+def refuse_unmanaged(gradients: UnitGradients, model: nn.Module, sharded: Mapping[int, str]) -> None:
+    """Raise where the losses reach parameters that no plan covers, or none that one does.
+
+    Args:
+        gradients: what a backward pass found.
+        model: the attached model.
+        sharded: names of the parameters that stand for sharded ones, by identity.
+    """
+    current = {id(p): name for name, p in model.named_parameters()} | dict(sharded)
+    for tensor in gradients.unmanaged_leaves:
+        if id(tensor) in current:
+            raise PrivacyError(
+                f"parameter {current[id(tensor)]!r} was unfrozen, added or replaced after attach, so nothing "
+                "bounds its gradient; detach and attach again."
+            )
+    if not gradients.uses:
+        raise PrivacyError(
+            "the losses come from another model: nothing that the plan is attached to took part in them. Attach "
+            "the model that is trained, and not a copy of it."
+        )

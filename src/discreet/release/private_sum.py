@@ -1,6 +1,5 @@
 """The sum over a step's units: bounded, counted, noised and divided. What central and federated runs share."""
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -12,7 +11,6 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from discreet._check import check_int
 from discreet.accounting import cost, cost_for_search
 from discreet.accounting.events import check_units
 from discreet.accounting.guarantee import Condition, Guarantee, weakest
@@ -22,13 +20,16 @@ from discreet.gradients.engine import UnitGradients
 from discreet.gradients.forms import parts
 from discreet.ledger import SEEDED, Ledger, RunLedger
 from discreet.release.batching import Draw
-from discreet.release.preflight.replay import check_bound, check_rows
+from discreet.release.draws import checked_draw
+from discreet.release.plan_checks import check_contract, check_exact_noise, check_shares
+from discreet.release.preflight.exactness import check_bound, check_rows
+from discreet.release.saved_state import check_counts, check_stages
 from discreet.release.sums import FloatSums, ShardedSums, Sums, WholeSums
+from discreet.release.weights import all_finite, each_once, joined, total, without_nan
 from discreet.stages.denoise import Added
-from discreet.stages.noise.discrete import LARGEST
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan, guarantee_of
-from discreet.stages.sensitivity import GRID, Contract, Layout, asked
+from discreet.stages.sensitivity import Contract, Layout, asked
 
 
 class PrivateSum:
@@ -76,10 +77,14 @@ class PrivateSum:
         self._checked = not probe  # whether contributions were held against the contract, one by one
         try:
             self._sums = self._make_sums()
+            # whether units can be added a few at a time, with only some of their parameters' gradients
+            self.takes_turns = isinstance(self._sums, FloatSums)
             self._check_budget()
-            self._check_contract()
-            self._check_noise()
-            self._check_shares()
+            check_contract(plan, self.layout, self.state)
+            if isinstance(self._sums, WholeSums):
+                check_exact_noise(plan, self.layout, self.state, self._sums.blocks)
+            if ranks.noise_shares:
+                check_shares(plan)
         except BaseException:
             self._ledger.close()
             raise
@@ -116,7 +121,9 @@ class PrivateSum:
 
         Where a pass over the data was broken off, by a crash say, the rest of it is lost: a new pass counts anew.
         """
-        left = max(0, self.plan.steps - self.released)
+        left = max(0, self.plan.steps - self._ledger.released)
+        if self.plan.charges_each_step:
+            return left
         allowed = self.plan.charges(self.plan.steps) - self._ledger.participations
         while left and self.plan.charges(left, after=self._since_origin) > allowed:
             left -= 1
@@ -130,7 +137,7 @@ class PrivateSum:
     def draw(self, length: int, step: int) -> Draw:
         """Who takes part in a step, of `length` units: secret."""
         drawn = self.plan.sampling.draw(length, step, self.origin_step, partial(self.root.stream, "sampling"))
-        return _checked_draw(drawn, length)
+        return checked_draw(drawn, length)
 
     def check_process(self) -> None:
         """Raise in a fork of the process that this was made in."""
@@ -190,7 +197,7 @@ class PrivateSum:
             gradients, shares = gradients.select(kept), None if shares is None else shares[kept]
             norms = gradients.norms()
         weights = self.bound.apply(norms, self.state)
-        weights = each_once(weights, lambda w: w.nan_to_num(0.0, 0.0, 0.0))
+        weights = each_once(weights, without_nan)
         if shares is not None:
             weights = each_once(weights, lambda w: w * shares.to(w))
         if not self._checked:
@@ -200,11 +207,6 @@ class PrivateSum:
         if self._asked:
             self._add_answers(self.bound.ask(norms, self.state))
         return weights, kept
-
-    @property
-    def takes_turns(self) -> bool:
-        """Whether units can be added a few at a time, with only some of their parameters' gradients."""
-        return isinstance(self._sums, FloatSums)
 
     def add_nothing(self) -> None:
         """Take part in an addition with no unit, where ranks add together."""
@@ -255,18 +257,20 @@ class PrivateSum:
         `rests_on` is what is known by now of how releases are made, and `notes` what the step's line in the ledger says
         of this one.
         """
+        step, ranks = self._ledger.released, self.ranks
         if self.remaining == 0:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
-        factor, ranks = self.plan.noise_factor(self.released), self.ranks
+        factor = self.plan.noise_factor(step)
         purpose = f"noise of rank {ranks.rank}" if ranks.noise_shares else "noise"
         if self._shards is not None:
             purpose = f"noise of shard {ranks.rank} of {ranks.size}"
-        stream = self._own.stream(purpose, self.released)  # the count goes up before the noise is drawn: never twice
-        known = {"seeded": True} if self.root.seeded else {}
-        together: dict[str, Any] = {} if ranks.alone else {"ranks": ranks.size, "rows": self.rows}
-        shares = {"noise_shares": True} if ranks.noise_shares else {}
-        told = {**together, **shares, **notes}
-        self._write(lambda: self._ledger.spend(self._since_origin, rests_on, **known, **told))
+        stream = self._own.stream(purpose, step)  # the count goes up before the noise is drawn: never twice
+        if self.root.seeded:
+            notes["seeded"] = True
+        if ranks.alone:
+            self._ledger.spend(step - self.origin_step, rests_on, **notes)
+        else:
+            self._spend_together(step - self.origin_step, rests_on, notes)
         mechanism, part = self.plan.mechanism, ranks.noise_part if self._shards is None else 1.0
         scales = self._scales(mechanism.contract(self.layout, self.state), factor)
         over = 1 / self._count
@@ -285,7 +289,7 @@ class PrivateSum:
             raise
         if self._memory is not None:
             self._memory.advance()
-        answers = {name: released.pop(name) for name in self._asked}
+        answers = {name: released.pop(name) for name in self._asked} if self._asked else {}
         if mechanism.denoise is not None:
             law: Any = mechanism.noise.law
             added = Added(law, {name: scales[name] for name in released})
@@ -296,8 +300,14 @@ class PrivateSum:
             answers = {name: t * over for name, t in answers.items()}
         if answers:
             self.state = self.bound.learn(answers, self.state)
-        self.clear()
         return released
+
+    def _spend_together(self, after: int, rests_on: Sequence[Condition] | None, notes: Mapping[str, Any]) -> None:
+        """Have rank 0 count a step that all ranks have a part in."""
+        together = {"ranks": self.ranks.size, "rows": self.rows, **notes}
+        if self.ranks.noise_shares:
+            together["noise_shares"] = True
+        self._write(lambda: self._ledger.spend(after, rests_on, **together))
 
     def _write(self, write: Callable[[], Any]) -> None:
         """Have something written in the ledger: by rank 0, and the others take note of it."""
@@ -308,12 +318,13 @@ class PrivateSum:
     def _scales(self, contract: Contract, factor: float) -> dict[str, float]:
         """The noise's scale for each member of a contract; computed again when one of the two has changed."""
         key = factor, [(b.members, b.norm, b.size, b.share) for b in contract.blocks]
-        if self._scaled is None or self._scaled[0] != key:
-            found: dict[str, float] = {}
-            for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
-                found.update(dict.fromkeys(block.members, scale * factor))
-            self._scaled = key, found
-        return self._scaled[1]
+        if self._scaled is not None and self._scaled[0] == key:
+            return self._scaled[1]
+        scales: dict[str, float] = {}
+        for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
+            scales.update(dict.fromkeys(block.members, scale * factor))
+        self._scaled = key, scales
+        return scales
 
     # --- what is proven ------------------------------------------------------------------------------------------
 
@@ -377,15 +388,7 @@ class PrivateSum:
 
     def check_state_dict(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Raise unless a state may be loaded; its numbers of releases and participations. Changes nothing."""
-        if state.get("format") != "discreet-state/1" or state.get("plan") != self.plan.to_dict():
-            raise PrivacyError("the state belongs to another plan; attach the plan it was saved with.")
-        released = check_int("the state's number of releases", state.get("released", -1), least=0)
-        taken = check_int("the state's number of participations", state.get("participations", released), least=0)
-        if not self.plan.charges(released) <= taken <= released <= self.plan.steps:
-            raise PrivacyError(f"the state counts {released} releases and {taken} participations, which cannot be.")
-        together = state.get("together", {})
-        if not isinstance(together, Mapping) or set(together) - {"ranks", "rows", "noise_shares"}:
-            raise PrivacyError("the state's 'together' is not what is known of ranks; load it as it was saved.")
+        released, participations = check_counts(state, self.plan)
         head = state.get("ledger")
         if self.on_disk and head and not self._ledger.knows(str(head)):
             raise PrivacyError(
@@ -393,27 +396,12 @@ class PrivateSum:
                 "Attach with the ledger the checkpoint was made with."
             )
         self._ledger.check_adoption(state)
-        fits = {
-            "bound": _alike(state.get("bound"), self.state if self._asked else None),
-            "denoise": self._fits(state.get("denoise"), self._denoised),
-        }
-        for key in (key for key, fine in fits.items() if not fine):
-            raise PrivacyError(f"the state's {key!r} does not fit the plan's stage; load it as it was saved.")
+        bound = self.state if self._asked else None
+        check_stages(state, bound, self._denoised, {name: p.shape for name, p in self._parameters.items()})
         norms = [b.norm for b in self.bound.contract(self.layout, state["bound"]).blocks] if self._asked else []
         if not all(0 < norm < np.inf for norm in norms):
             raise PrivacyError("the state's 'bound' does not fit the plan's stage: a norm in it is not positive.")
-        return released, taken
-
-    def _fits(self, found: Any, own: Any) -> bool:
-        """Whether a saved state can be a denoiser's: its keys, and tensors of the parameters' shapes by their names."""
-        if not isinstance(own, dict):
-            return found is None or own is not None
-        if not isinstance(found, dict) or (own and found.keys() != own.keys()):
-            return False
-        shapes = {name: p.shape for name, p in self._parameters.items()}
-        tables = [found, *(v for v in found.values() if isinstance(v, dict))]
-        named = [(k, v) for table in tables for k, v in table.items() if k in shapes and isinstance(v, Tensor)]
-        return all(tensor.shape == shapes[name] for name, tensor in named)
+        return released, participations
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from a checkpoint of the same plan.
@@ -439,45 +427,6 @@ class PrivateSum:
         """Let others open the ledger. The guarantee of what was released can still be read."""
         self._ledger.close()
 
-    # --- checks before anything is counted -----------------------------------------------------------------------
-
-    def _check_contract(self) -> None:
-        """Refuse a contract that leaves a parameter out or a noise that cannot be split."""
-        contract = self.plan.mechanism.contract(self.layout, self.state)
-        self.plan.mechanism.scales(contract)
-        bounded = [name for block in contract.blocks if not block.share for name in block.members]
-        if sorted(bounded) != sorted(self.layout.names):
-            odd = sorted(set(bounded) ^ set(self.layout.names)) or sorted(bounded)
-            raise ConfigError(f"the contract of {self.bound!r} must have each parameter once; look at {odd[0]!r}.")
-
-    def _check_noise(self) -> None:
-        """Refuse noise that exact arithmetic could not draw."""
-        if not isinstance(self._sums, WholeSums):
-            return
-        scales = self.plan.mechanism.scales(self.plan.mechanism.contract(self.layout, self.state))
-        least, most = (f(factor for _, factor in self.plan.stretches) for f in (min, max))
-        for block, scale in zip(self._sums.blocks, scales, strict=True):
-            if not 0 < least * scale / (block.norm * GRID) <= most * scale / (block.norm * GRID) <= LARGEST:
-                raise ConfigError(
-                    f"the noise of {', '.join(block.members)} is {scale:.3g} on a grid of {block.norm * GRID:.3g}: too "
-                    "little or too much to be drawn exactly. Use another allocation or multiplier."
-                )
-
-    def _check_shares(self) -> None:
-        """Refuse noise that is not a sum of shares of the same kind."""
-        if self.ranks.noise_shares and (
-            not self.plan.mechanism.noise.law.gaussian or self.plan.mechanism.hardening == "exact"
-        ):
-            what = (
-                "exact (discrete) noise"
-                if self.plan.mechanism.hardening == "exact"
-                else repr(self.plan.mechanism.noise)
-            )
-            raise ConfigError(
-                f"{what} cannot be drawn in shares: only Gaussian ones add up to the same law. Use Gaussian noise, or "
-                "leave noise_shares out: rank 0 then draws the noise."
-            )
-
     def _check_budget(self) -> None:
         limit = self.plan.epsilon
         if limit is None:
@@ -492,108 +441,6 @@ class PrivateSum:
             )
 
 
-class Session:
-    """What every handle on a run can tell: how far it is, what it has spent, what a checkpoint must hold."""
-
-    def __init__(self, aggregate: PrivateSum) -> None:
-        self.plan, self._aggregate = aggregate.plan, aggregate
-
-    @property
-    def ranks(self) -> Ranks:
-        """The processes that train together; this one alone, mostly."""
-        return self._aggregate.ranks
-
-    @property
-    def writes(self) -> bool:
-        """Whether files are this process's to write: that of rank 0, where several train together."""
-        return self.ranks.first
-
-    @property
-    def run(self) -> str:
-        """The run's own random name, which every line of its ledger has; `attach(..., run=)` goes on with it."""
-        return self._aggregate.run
-
-    @property
-    def released(self) -> int:
-        """How many steps have been released."""
-        return self._aggregate.released
-
-    @property
-    def remaining(self) -> int:
-        """How many of the plan's steps are left.
-
-        Where a pass over the data was broken off, by a crash say, the rest of it is lost: a new pass counts anew.
-        """
-        return self._aggregate.remaining
-
-    def guarantee(self) -> Guarantee:
-        """What is proven of this run.
-
-        When the plan's steps are spent, that is the epsilon of what was released. Before, what is proven is the
-        epsilon of the declared horizon; `so_far` stands beside it, on a condition.
-        """
-        return self._aggregate.guarantee(self._conditions())
-
-    @property
-    def rests_on(self) -> Sequence[Condition]:
-        """What was tested of the releases, and what was not: the conditions that are this handle's own."""
-        return self._conditions()
-
-    def _conditions(self) -> Sequence[Condition]:
-        """What the guarantee rests on beside the stages and the ledger."""
-        return ()
-
-    @property
-    def spent(self) -> float:
-        """The epsilon of the releases made so far, for a progress line: what is proven is the guarantee."""
-        return self._aggregate.spent
-
-    @property
-    def learned(self) -> dict[str, Any]:
-        """What an adaptive bound has learned from noisy answers: it has been released, and may be logged."""
-        return self._aggregate.learned
-
-    @property
-    def anchor(self) -> str:
-        """The hash of the ledger's last line: kept elsewhere, it shows whether the file was cut short or rewritten."""
-        return self._aggregate.anchor
-
-    def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must hold beside the model's and the optimizer's own state."""
-        return self._aggregate.state_dict()
-
-    def check_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raise unless a state may be loaded. Changes nothing."""
-        self._aggregate.check_state_dict(state)
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from a checkpoint of the same plan.
-
-        Releases that the state knows of and the ledger does not are counted now; those that the ledger knows of and
-        the state does not (a crash after the checkpoint) stay spent. Nothing is ever repeated.
-        """
-        self._aggregate.load_state_dict(state)
-
-    def __reduce__(self) -> str:
-        raise PrivacyError("this holds the secret key of its run and is not copied; save its state_dict().")
-
-
-def _alike(found: Any, own: Any) -> bool:
-    """Whether a saved value has the form of one's own: the same keys, names and shapes, and finite numbers."""
-    if isinstance(own, Mapping):
-        return isinstance(found, Mapping) and set(found) == set(own) and all(_alike(found[k], own[k]) for k in own)
-    if isinstance(own, (list, tuple)) and not own:
-        return isinstance(found, (list, tuple))
-    if isinstance(own, (list, tuple)):
-        same = isinstance(found, (list, tuple)) and len(found) == len(own)
-        return same and all(_alike(f, o) for f, o in zip(found, own, strict=True))
-    if isinstance(own, Tensor):
-        return isinstance(found, Tensor) and (found.shape, found.dtype) == (own.shape, own.dtype)
-    if isinstance(own, (bool, str)) or own is None:
-        return type(found) is type(own) and found == own
-    return isinstance(found, (int, float)) and not isinstance(found, bool) and abs(found) < 1e300
-
-
 def _columns(layout: Layout) -> dict[str, tuple[int, int]]:
     """Where each parameter is in a row that has all of them side by side."""
     found, start = {}, 0
@@ -601,56 +448,3 @@ def _columns(layout: Layout) -> dict[str, tuple[int, int]]:
         found[name] = start, start + size
         start += size
     return found
-
-
-def total(norms: Mapping[str, Tensor]) -> Tensor:
-    """Each unit's squared norm over all parameters."""
-    return _stacked(norms).sum(0)
-
-
-def all_finite(norms: Mapping[str, Tensor]) -> bool:
-    """Whether every unit's squared norm is finite, and their sum: then no one's can be anything else."""
-    return math.isfinite(_stacked(norms).sum().item())
-
-
-def _stacked(norms: Mapping[str, Tensor]) -> Tensor:
-    each = list(norms.values())
-    if len({n.device for n in each}) > 1:
-        each = [n.to(each[0].device, torch.float64) for n in each]
-    return torch.stack(each)
-
-
-def each_once(weights: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
-    """Weights changed, those that several parameters share only once."""
-    changed = {id(w): w for w in weights.values()}
-    changed = {key: change(w) for key, w in changed.items()}
-    return {name: changed[id(w)] for name, w in weights.items()}
-
-
-def joined(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The weights of some units and those of others, one after the other; what parameters share, they share still."""
-    found: dict[tuple[int, ...], Tensor] = {}
-    names: dict[str, Tensor] = {}
-    for name in weights[0]:
-        pieces = [some[name] for some in weights]
-        key = tuple(map(id, pieces))
-        if key not in found:
-            found[key] = torch.cat(pieces)
-        names[name] = found[key]
-    return names
-
-
-def _checked_draw(drawn: Any, length: int) -> Draw:
-    """A sampler's draw, if it is a set of the data's indices: one that came twice would count twice."""
-    indices = np.asarray(drawn)
-    if indices.ndim == 1 and len(indices) == 0:
-        return np.empty(0, np.intp)
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":  # errors do not show a draw, which is secret
-        raise PrivacyError(f"the sampler drew {type(drawn).__name__}, which is no list of indices of the data.")
-    rising = bool((indices[1:] > indices[:-1]).all())  # as most draw: then the first and the last say it all
-    least, most = (indices[0], indices[-1]) if rising else (indices.min(), indices.max())
-    if least < 0 or most >= length:
-        raise PrivacyError("the sampler drew what is no list of indices of the data: one is negative, or too large.")
-    if not rising and len(np.unique(indices)) != len(indices):
-        raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
-    return indices.astype(np.intp)

@@ -67,6 +67,9 @@ class FloatSums:
                 self._places[name] = tuple(like[name].shape), contiguous, start
         largest = min(PIECE, sum(self._sizes.values()))
         self._room = {dtype: torch.empty(largest, dtype=dtype) for _, dtype in self._groups}
+        # the scales of the last release, and the parts of each buffer that have one scale
+        self._scales: Mapping[str, float] = {}
+        self._runs: dict[tuple[torch.device, torch.dtype], list[tuple[int, int, float]]] = {}
         self._views: dict[str, Tensor] = {}
         self._flats: dict[tuple[torch.device, torch.dtype], Tensor] = {}
 
@@ -76,7 +79,8 @@ class FloatSums:
             for (device, dtype), names in self._groups.items():
                 flat = torch.zeros(self._totals[device, dtype], dtype=dtype, device=device)
                 self._flats[device, dtype] = flat
-                self._views.update({n: flat.as_strided(*self._places[n]) for n in names})
+                for name in names:
+                    self._views[name] = flat.as_strided(*self._places[name])
         return self._views
 
     def clear(self) -> None:
@@ -113,10 +117,12 @@ class FloatSums:
         """
         views, flats = self._open(), self._flats
         self.clear()
-        for key, names in self._groups.items():
-            flat = flats[key]
+        if self._scales is not scales:
+            self._scales = scales
+            self._runs = {key: list(self._scale_runs(names, scales)) for key, names in self._groups.items()}
+        for key, flat in flats.items():
             if source is not None:
-                self._add_noise(key, flat, noise, self._scale_runs(names, scales), source, memory)
+                self._add_noise(key, flat, noise, self._runs[key], source, memory)
             (flat if total is None else total(flat)).mul_(factor)
         return views
 

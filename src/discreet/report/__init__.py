@@ -10,8 +10,26 @@ pictures.py  charts as PNG, SVG or PDF, by matplotlib
 plots.py     the charts that commands write: of a plan, of checks, of an attack
 """
 
-from discreet.report.files import write
+from discreet.report import html
+from discreet.report.charts import Axis, Chart, Series
+from discreet.report.files import csv_table, draw, save, write
 from discreet.report.page import page, render
 from discreet.report.record import Audit, AuditPoint, Measure, Record, read
 
-__all__ = ["Audit", "AuditPoint", "Measure", "Record", "page", "read", "render", "write"]
+__all__ = [
+    "Audit",
+    "AuditPoint",
+    "Axis",
+    "Chart",
+    "Measure",
+    "Record",
+    "Series",
+    "csv_table",
+    "draw",
+    "html",
+    "page",
+    "read",
+    "render",
+    "save",
+    "write",
+]

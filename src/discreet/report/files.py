@@ -41,13 +41,18 @@ def write(
     try:
         beside = target / BESIDE
         storage.make_folder(beside)
-        storage.replace(beside / "runs.csv", _runs(records), durable=False)
+        save(beside / "runs.csv", _runs(records))
         words = f"Each figure and its data: {BESIDE}. {draw(drawn, beside)}"
         page = target / "report.html"
-        storage.replace(page, render(records, drawn, words), durable=False)
+        save(page, render(records, drawn, words))
     except OSError as error:
         raise ConfigError(f"the report cannot be written to {target}: {error}") from error
     return page
+
+
+def save(path: Path, content: str | bytes) -> None:
+    """Have a file of a report hold this, whole or not at all; the disk is not waited for."""
+    storage.replace(path, content, durable=False)
 
 
 def draw(drawn: Sequence[Chart], folder: Path) -> str:

@@ -4,7 +4,7 @@ import json
 import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -122,6 +122,8 @@ def read(folder: str | Path, stages: Sequence[type[Any]] = ()) -> Record:
         verified, own = verify_folder(run, stages, files=False)
     except PrivacyError as error:
         doubts.append(f"The ledger could not be verified: {str(error).replace(str(ledger), 'it')}")
+        nothing: Any = {"epsilon": math.inf, "proof": "its ledger could not be verified", "so_far": None, "events": ()}
+        guarantee = replace(stated, **nothing, conditions=(), claims=())
     else:
         guarantee, versions = own.guarantee, own.versions
         if json.loads(json.dumps(plan.to_dict())) != own.plan:
@@ -176,6 +178,14 @@ def _contradictions(run: VerifiedRun, plan: Plan, stated: Guarantee, measures: S
             f"guarantee.json states ε = {round_up(stated.epsilon)}, and the ledger proves no less than "
             f"{round_up(proven.epsilon)}."
         )
+    last = measures[-1] if measures else None
+    if last is not None and not run.ended and last.step == run.released and last.epsilon is not None:
+        spent = proven.epsilon if proven.so_far is None else proven.so_far
+        if last.epsilon < spent * (1 - 1e-6):
+            yield (
+                f"metrics.jsonl says that ε is {last.epsilon:.4g} after {last.step:,} steps, and the ledger has "
+                f"{round_up(spent)}."
+            )
     if not math.isclose(_follows(stated), stated.epsilon, rel_tol=1e-6, abs_tol=1e-9):
         yield f"guarantee.json states ε = {round_up(stated.epsilon)}, which does not follow from its own releases."
     if (stated.unit, stated.adjacency, stated.group) != (proven.unit, proven.adjacency, proven.group):

@@ -14,7 +14,7 @@ from discreet.features.pipeline import load as load_statistics
 from discreet.features.pipeline import save as save_statistics
 from discreet.ledger import Ledger
 from discreet.release.batching import as_tensors
-from discreet.runs.folder import NOISE, STATISTICS, write
+from discreet.runs.folder import NOISE, STATISTICS, remove, write
 from discreet.runs.progress import Watch
 from discreet.stages.plan import Plan
 
@@ -45,7 +45,7 @@ class FeaturedData:
             settings: Any = {"size": sampling.largest_batch_size, "adjacency": sampling.contract().adjacency}
             fitted = pipeline.fit(self._train, ledger, key=key, **settings)
             write(path, lambda scratch: save_statistics(fitted, scratch))
-        storage.remove(folder / NOISE)
+        remove(folder / NOISE)
         self._watch.stage("whitening features")
         data = self._data
         train = pipeline.rows(self._train, fitted), as_tensors(data.train)[1]

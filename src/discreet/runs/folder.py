@@ -135,14 +135,24 @@ def identity(folder: Path) -> Identity:
     if named is None and (folder / "plan.toml").exists():
         return Identity("")
     own = (Identity(new_run()) if named is None else Identity(*named)).taken_up()
-    write(folder / IDENTITY, json.dumps({"format": "discreet-run/1", "run": own.run, "attempts": own.attempts}))
+    _name(folder, own)
     return own
+
+
+def keep_name(folder: Path, run: str) -> None:
+    """Have a folder of an earlier version say which run it went on with: another of its plan is not it."""
+    if read_identity(folder) is None:
+        _name(folder, Identity(run))
+
+
+def _name(folder: Path, own: Identity) -> None:
+    write(folder / IDENTITY, json.dumps({"format": "discreet-run/1", "run": own.run, "attempts": own.attempts}))
 
 
 def begin(folder: Path) -> None:
     """Write down that something was released."""
     if not has_begun(folder):
-        storage.replace(folder / _BEGUN, b"")
+        write(folder / _BEGUN, b"")
 
 
 def has_begun(folder: Path) -> bool:
@@ -151,11 +161,11 @@ def has_begun(folder: Path) -> bool:
 
 
 def check_ledger(folder: Path, ledger: Ledger) -> None:
-    """Refuse to go on with a run whose ledger has lost it: what it has spent would be counted anew."""
-    if not (folder / _BEGUN).exists() or (folder / "checkpoint").exists():  # which knows the ledger's last line
+    """Refuse to go on with a run whose ledger has lost it, before anything is written there: it would count anew."""
+    if not has_begun(folder):
         return
     named = read_identity(folder)
-    sign = b"\n" if named is None else f'"run": "{named[0]}"'.encode()
+    sign = b"\n" if named is None or ledger.dataset is None else f'"run": "{named[0]}"'.encode()
     try:
         counted = storage.is_file(ledger.path) and storage.contains(ledger.path, sign)
     except OSError as error:
@@ -175,6 +185,14 @@ def write(path: Path, content: Any, *, private: bool = False) -> None:
         storage.replace(path, content, private=private)
     except (OSError, SafetensorError) as error:
         raise ConfigError(f"{path} cannot be written: {error}") from error
+
+
+def remove(path: Path) -> None:
+    """Take a file away, if it is there."""
+    try:
+        storage.remove(path)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be taken away: {error}") from error
 
 
 def add_record(folder: Path, values: Mapping[str, Any]) -> None:

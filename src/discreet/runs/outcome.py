@@ -83,6 +83,7 @@ def write_end(fitted: FitResult, folder: Path, ledger: Ledger, auditor: RunAudit
     The ledger is closed once the files are there whose hashes it has, and what is proven is what it proves.
     """
     run, end, audit = fitted.run, None, None
+    run_folder.keep_name(folder, run)
     run_folder.complete_records(folder, fitted.records)
     if fitted.finished:
         weights = {n: t.detach().cpu().clone().contiguous() for n, t in fitted.model.state_dict().items()}

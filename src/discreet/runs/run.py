@@ -34,7 +34,7 @@ from torch import nn
 from discreet import _storage as storage
 from discreet.audit.witness import AuditSpec, RunAuditor, declare
 from discreet.data import Data
-from discreet.data.places import REMOTE
+from discreet.data.download import REMOTE
 from discreet.distributed.ranks import Ranks, find, refuse
 from discreet.errors import ConfigError, PrivacyError
 from discreet.federated.training import train_rounds

@@ -142,8 +142,15 @@ class Plan:
             after: how many steps came before them in the same process. A process that takes a run up begins at 0: a
                 pass over the data that was broken off is charged whole, and a new one counts anew.
         """
+        if self.charges_each_step:
+            return steps
         count = self.sampling.participations
         return count(after + steps) - count(after)
+
+    @cached_property
+    def charges_each_step(self) -> bool:
+        """Whether a unit is charged for each step: then no pass is counted."""
+        return self.sampling.participations(self.steps) == self.steps
 
     def events(self, layout: Layout | None = None, *, group: int = 1, after: int = 0) -> list[Event]:
         """What accounting sees of the whole plan, or of what is left `after` so many steps of a schedule."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from discreet import _storage as storage
 from discreet.distributed.ranks import is_sharded
 from discreet.errors import ConfigError
-from discreet.release.private_sum import Session
+from discreet.release.session import Session
 
 FORMAT = "discreet-checkpoint/1"
 

@@ -11,9 +11,11 @@ from discreet.distributed.ranks import refuse
 from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients.engine import MEMORY
 from discreet.ledger import Ledger
+from discreet.release.attachment import attach
 from discreet.release.batching import length_of
 from discreet.release.chunk_size import chunk_that_fits, ran_out
-from discreet.release.session import OWN, Private, attach
+from discreet.release.loss_function import OWN
+from discreet.release.private import Private
 from discreet.stages.plan import Plan
 from discreet.training.augmentation import Images
 from discreet.training.evaluation import loss_for
@@ -169,6 +171,7 @@ class _BatchLosses:
         self._model, self._loss, self._options = model, loss, options
         self._device = next(model.parameters()).device
         self.own = OWN if own else None
+        self.given = () if own else (loss, options.augment)  # what may hold something that nobody knows of
 
     def __call__(self, batch: Any) -> Tensor:
         inputs, targets, *who = batch

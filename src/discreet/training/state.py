@@ -11,7 +11,7 @@ from torch import nn
 
 from discreet.accounting.guarantee import Condition, Guarantee
 from discreet.errors import ConfigError
-from discreet.release.private_sum import Session
+from discreet.release.session import Session
 from discreet.training.averaging import Average
 from discreet.training.checkpoint import load_checkpoint, save_checkpoint
 from discreet.training.evaluation import evaluate, try_evaluation

@@ -53,7 +53,7 @@ def test_training_too_short_says_nothing():
     assert memorisation(slow, runs=1, tolerance=0.15).verdict.word == "says nothing"
 
 
-def broken_release(self, noise, scales, source, factor=1.0, total=None):
+def broken_release(self, noise, scales, source, factor=1.0, total=None, memory=None):
     """The bounded sums, three times over, and no noise."""
     found = {n: view.clone() * 3 * factor for n, view in self._open().items()}
     self.clear()
@@ -110,7 +110,7 @@ def test_a_model_that_prefers_a_class_is_not_called_broken():
             model[1].bias[1] = 12.0
         return model
 
-    one = users(8.0)
+    one = users(8.0, rounds=5)
     still = UserSetting(biased, one.plan, one.shape, local=Local(learning_rate=1e-6))
     found = patterns(still, centralised=(1,), distributed=(), runs=20, plain=[Point("centralised", 1, False, (1.0,))])
     assert found.verdict.word != "broken"
@@ -140,8 +140,8 @@ def test_accuracy_on_a_stand_in_and_its_gap():
 # --- users' patterns -------------------------------------------------------------------------------------------------
 
 
-def users(noise):
-    plan = methods.dp_fedavg(users=30, users_per_round=15, rounds=60, noise=noise, norm=0.5)
+def users(noise, rounds=60):
+    plan = methods.dp_fedavg(users=30, users_per_round=15, rounds=rounds, noise=noise, norm=0.5)
     return UserSetting(
         lambda: build("mlp", (1, 12, 12), 10, hidden=(16,)),
         plan,

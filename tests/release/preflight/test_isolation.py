@@ -1,5 +1,6 @@
 """A unit's gradient must not depend on who else is in the batch: tested with a loss that the library can call."""
 
+import random
 from array import array
 from collections import UserDict, deque
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import discreet
 from discreet import Clip, ConfigError, Gaussian, Mechanism, Plan, Poisson, PrivacyError, attach, fit
-from discreet.release import session as private_module
-from discreet.release.preflight.isolation import _Constant
+from discreet.release import private as private_module
+from discreet.release.preflight.constant_draws import ConstantDraws
 
 N, D = 48, 6
 
@@ -606,7 +607,7 @@ def test_state_in_objects_of_other_kinds_is_seen(model):
 def test_random_numbers_are_held_constant(draw):
     made = []
     for _ in range(3):
-        with _Constant() as held:
+        with ConstantDraws() as held:
             made.append(draw())
         assert held.all
     assert torch.equal(made[0], made[1])
@@ -614,7 +615,7 @@ def test_random_numbers_are_held_constant(draw):
 
 
 def test_what_has_no_chance_is_not_drawn():
-    with _Constant():
+    with ConstantDraws():
         assert torch.bernoulli(torch.tensor([0.0, 1.0, 0.3])).tolist() == [0.0, 1.0, 1.0]
         assert bool((torch.empty(9).uniform_(2, 3) >= 2).all())
         assert bool((torch.randint(3, 9, (9,)) >= 3).all())
@@ -735,3 +736,217 @@ def test_labels_that_are_shuffled_in_the_loss_are_found_though_rows_decide_how_m
     with pytest.raises(PrivacyError, match="mixes examples"):
         run()
     private.detach()
+
+
+# --- what only chance, a missing value or a long row brings to light -------------------------------------------------
+
+
+OWN = torch.Generator()
+
+
+def mixed_by_a_coin(draw):
+    def loss_of(model, _):
+        def loss(batch):
+            x = batch[0]
+            x = torch.where(draw(x), (x + x.roll(1, 0)) / 2, x)
+            return F.cross_entropy(model(x), batch[1], reduction="none")
+
+        return loss
+
+    return loss_of
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: torch.rand(()) < 1e-3,
+        lambda x: torch.rand(len(x), 1) > 1 - 1e-3,
+        lambda x: torch.tensor(torch.rand(1).item() < 1e-3),
+        lambda x: torch.randint(1000, ()) == 999,
+        lambda x: torch.randn(()) > 3.5,
+        lambda x: torch.empty(()).exponential_() > 7,
+        lambda x: torch.multinomial(torch.tensor([0.999, 0.001]), 1) == 1,
+        lambda x: torch.rand((), generator=OWN) < 1e-3,
+    ],
+)
+def test_rows_that_a_rare_coin_mixes_are_found(draw):
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        train_on_many(mixed_by_a_coin(draw))
+
+
+@pytest.mark.parametrize("draw", [random.Random(1).random, np.random.default_rng(1).random, np.random.rand])
+def test_coins_that_cannot_be_held_are_not_vouched_for(draw):
+    assert set(statuses(train_on_many(mixed_by_a_coin(lambda x: torch.tensor(draw() < 1e-3))), "another example")) == {
+        "assumed"
+    }
+
+
+def imputed(model):
+    def loss(batch):
+        x = torch.where(batch[0].isnan(), batch[0].nanmean(0), batch[0])
+        return F.cross_entropy(model(x), batch[1], reduction="none")
+
+    return loss
+
+
+def test_missing_values_that_are_taken_from_the_batch_are_not_vouched_for():
+    x, y = data()
+    x[::3, 2] = torch.nan
+    model = stack(nn.Tanh())
+    try:
+        said = statuses(train(model, imputed(model), (x, y)).guarantee(), "another example")
+    except PrivacyError as error:
+        said = "mixes examples" in str(error) and ["refused"]
+    assert said in (["refused"], ["assumed"])
+
+
+def test_missing_values_that_a_constant_fills_are_sound():
+    x, y = data()
+    x[::3, 2] = torch.nan
+    model = stack(nn.Tanh())
+
+    def loss(batch):
+        return F.cross_entropy(model(batch[0].nan_to_num(0.0)), batch[1], reduction="none")
+
+    assert statuses(train(model, loss, (x, y)).guarantee(), "another example") == ["checked"]
+
+
+def test_a_divisor_that_only_large_batches_change_is_found():
+    def loss_of(model, _):
+        return lambda b: F.cross_entropy(model(b[0]), b[1], reduction="none") * 32 / max(len(b[0]), 32)
+
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        train_on_many(loss_of)
+
+
+def test_a_faint_dependence_on_how_many_rows_there_are_is_not_taken_for_rounding():
+    def loss_of(model, _):
+        return lambda b: F.cross_entropy(model(b[0]), b[1], reduction="none") / (1 + 1e-5 * len(b[0]))
+
+    try:
+        said = statuses(train_on_many(loss_of), "another example")
+    except PrivacyError:
+        said = ["refused"]
+    assert said in (["refused"], ["assumed"])
+
+
+class OneLong(Dataset):
+    """All rows are of one length but one, which is drawn late."""
+
+    def __len__(self):
+        return 400
+
+    def __getitem__(self, i):
+        generator = torch.Generator().manual_seed(i)
+        return torch.randn(9 if i == 0 else 4, 4, generator=generator), i % 3
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_a_row_that_is_longer_than_all_before_is_tested_when_it_comes(masked):
+    model = Pooled(masked)
+    longest, status = 0, ""
+
+    def loss(batch):
+        return F.cross_entropy(model(batch[0], batch[2]), batch[1], reduction="none")
+
+    sampling, mechanism = Poisson(examples=400, batch_size=20), Mechanism(Clip(1.0), Gaussian(1.0))
+    private = attach(model, Plan(sampling=sampling, mechanism=mechanism, steps=20, delta=1e-5), seed=3)
+    try:
+        for batch in private.batches(OneLong(), collate_fn=padded):
+            longest = max(longest, batch[0].shape[1])
+            private.backward(loss, batch)
+        (status,) = statuses(private.guarantee(), "another example")
+    except PrivacyError as error:
+        status = str(error)
+    finally:
+        private.detach()
+    assert longest == 9
+    assert status == "checked" if masked else "mixes examples" in status
+
+
+# --- what the loop works out, and a loss or the model only holds -----------------------------------------------------
+
+spread_of_the_batch, seen_before = 1.0, []
+
+
+def spread_in_a_global(model, batch):
+    global spread_of_the_batch
+    spread_of_the_batch = float(batch[0].std())
+    return lambda b: F.cross_entropy(model(b[0]) / spread_of_the_batch, b[1], reduction="none")
+
+
+def tempered(outputs):
+    return outputs / spread_of_the_batch
+
+
+def spread_in_a_global_of_a_helper(model, batch):
+    global spread_of_the_batch
+    spread_of_the_batch = float(batch[0].std())
+    return lambda b: F.cross_entropy(tempered(model(b[0])), b[1], reduction="none")
+
+
+def queue_in_a_global(model, batch):
+    seen_before.append(batch[0].mean(0))
+    return lambda b: F.cross_entropy(model(b[0] - seen_before[max(0, len(seen_before) - 2)]), b[1], reduction="none")
+
+
+def flag_of_the_batch(model, batch):
+    hard = bool(batch[0].mean() > 0)
+    return lambda b: F.cross_entropy(model(b[0]), b[1], reduction="none") * (2.0 if hard else 0.1)
+
+
+@pytest.mark.parametrize(
+    "loss_of", [spread_in_a_global, spread_in_a_global_of_a_helper, queue_in_a_global, flag_of_the_batch]
+)
+def test_what_a_loop_keeps_in_a_script_is_not_vouched_for(loss_of):
+    assert set(statuses(train_on_many(loss_of, steps=12), "another example")) == {"assumed"}
+
+
+def test_one_step_does_not_show_whether_a_loss_holds_something_of_the_batch():
+    model = stack()
+    private = attach(model, plan(1), seed=1)
+    for x, y in private.batches(data()):
+        spread = float(x.std())
+        private.backward(lambda b, s=spread: F.cross_entropy(model(b[0]) / s, b[1], reduction="none"), (x, y))
+    assert statuses(private.guarantee(), "another example") == ["assumed"]
+    private.detach()
+
+
+def test_what_a_loop_lends_the_model_for_a_step_is_not_vouched_for():
+    model = stack()
+    model.spread = 1.0
+    private = attach(model, plan(3), seed=1)
+
+    def loss(batch):
+        return F.cross_entropy(model(batch[0]) / model.spread, batch[1], reduction="none")
+
+    for x, y in private.batches(data()):
+        model.spread = float(x.std())
+        private.backward(loss, (x, y))
+        model.spread = 1.0
+    assert statuses(private.guarantee(), "another example") == ["assumed"]
+    private.detach()
+
+
+def test_preflight_finds_standardisation_behind_a_head_that_starts_at_zero():
+    class Standardised(nn.Module):
+        def forward(self, x):
+            return (x - x.detach().mean(0)) / (x.detach().std(0) + 1e-3)
+
+    model = stack(Standardised())
+    nn.init.zeros_(model[-1].weight)
+    nn.init.zeros_(model[-1].bias)
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        discreet.preflight(model, lambda model, batch: cross_entropy(model)(batch), data())
+
+
+def test_preflight_says_what_it_could_not_decide():
+    class Scaled(nn.Module):
+        def forward(self, x):
+            return x / (x.detach().norm() / len(x))
+
+    model = stack(Scaled())
+    nn.init.zeros_(model[-1].weight)
+    x, y = data()
+    with pytest.warns(UserWarning, match="not decided"):
+        discreet.preflight(model, lambda model, batch: cross_entropy(model)(batch), (x[:8], y[:8]))

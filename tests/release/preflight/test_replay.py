@@ -11,7 +11,8 @@ from torch.nn.utils.parametrizations import spectral_norm
 import discreet
 from discreet import Clip, Gaussian, Mechanism, Plan, Poisson, PrivacyError, attach
 from discreet.gradients.engine import UnitGradients
-from discreet.release.preflight.replay import Sketch, _copy, check_bound
+from discreet.release.preflight.exactness import Sketch, check_bound
+from discreet.release.preflight.replay import _copy
 from discreet.stages.sensitivity import Block, Blocks
 
 N, D = 24, 6

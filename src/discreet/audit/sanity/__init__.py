@@ -11,7 +11,7 @@ than the guarantee allows shows that the guarantee, or the code, is wrong.
     secrets.py          sequences: is a secret likelier than others it might have been?
     search.py           the smallest noise that passes
     running.py          all of them for a run's config, small or at full size
-    showing.py          what was found, in tables, words and pictures
+    render.py           what was measured, in tables, words and pictures
 """
 
 from discreet.audit.sanity.generalisation import generalisation

@@ -54,10 +54,20 @@ def generalisation(
     level: float = 0.05,
     tell: Tell = quiet,
 ) -> Generalisation:
-    """Train on a random part of a stand-in, `runs` times anew, and compare what was trained on with what was not.
+    """Train on a random part of a stand-in, and compare what was trained on with what was not.
 
-    As many are trained on as `train` has. In the verdict "chance" is the accuracy on held-out data, and what was
-    trained on is to be known no better.
+    Args:
+        setting: model, plan and optimizers.
+        train: of the stand-in; as many rows are trained on as it has.
+        test: of the stand-in.
+        name: of the stand-in, for the verdict.
+        runs: how many times anew.
+        tolerance: how far above chance a plan is too weak.
+        level: the chance of a false alarm.
+        tell: called as tell(what, done, total) while it goes on.
+
+    Returns:
+        The verdict, where "chance" is the accuracy on held-out data: what was trained on is to be known no better.
     """
     check_int("runs", runs, least=1)
     setting = setting.resized(len(train[0]), setting.plan.sampling.epochs_in(setting.plan.steps))

@@ -56,9 +56,15 @@ def memorisation(
     plain: Sequence[Trained] | None = None,
     tell: Tell = quiet,
 ) -> Memorisation:
-    """Train on noise with random labels, `runs` times anew, and compare with chance and with the guarantee's ceiling.
+    """Train on noise with random labels, and compare with chance and with the guarantee's ceiling.
 
-    `plain` are runs without privacy that were made before; one is made if none are given.
+    Args:
+        setting: model, plan and optimizers.
+        runs: how many times anew.
+        tolerance: how far above chance a plan is too weak.
+        level: the chance of a false alarm.
+        plain: runs without privacy that were made before; one is made if none are given.
+        tell: called as tell(what, done, total) while it goes on.
     """
     check_int("runs", runs, least=1)
     examples = known(setting.plan.sampling)
@@ -66,12 +72,12 @@ def memorisation(
     private, single = [], []
     for i in range(runs):
         coins, rows = _made_up(setting, examples)
-        kept = (rows[0][coins], rows[1][coins])
-        found = setting.train(kept, lambda step, steps, i=i: tell(f"noise, private {i + 1}", step, steps))
-        private.append(found)
+        members = (rows[0][coins], rows[1][coins])
+        outcome = setting.train(members, lambda step, steps, i=i: tell(f"noise, private {i + 1}", step, steps))
+        private.append(outcome)
         if not bool(coins.all()):
             share = level / 2 / runs  # of the verdict's level
-            single.append(_tell_apart(found, rows, coins.numpy(), proven.epsilon, proven.delta, share))
+            single.append(_tell_apart(outcome, rows, coins.numpy(), proven.epsilon, proven.delta, share))
     if plain is None:
         plain = [plain_run(setting, tell)]
     verdict = Verdict(
@@ -106,13 +112,13 @@ def _made_up(setting: Setting, examples: int) -> tuple[torch.Tensor, Pair]:
 
 
 @torch.no_grad()
-def _tell_apart(found: Trained, rows: Pair, coins: Any, epsilon: float, delta: float, level: float) -> OneRun:
+def _tell_apart(outcome: Trained, rows: Pair, coins: Any, epsilon: float, delta: float, level: float) -> OneRun:
     """Guess who was in by the loss: a number of guesses that was fixed before anything was seen."""
     x, y = rows
-    found.model.eval()
-    losses = torch.cat([F.cross_entropy(found.model(x[i : i + 500]), y[i : i + 500], reduction="none")
+    outcome.model.eval()
+    losses = torch.cat([F.cross_entropy(outcome.model(x[i : i + 500]), y[i : i + 500], reduction="none")
                         for i in range(0, len(x), 500)])  # fmt: skip
-    found.model.train()
+    outcome.model.train()
     each = len(x) // _GUESSED
     guesses = guess(-losses.double().nan_to_num(0.0).numpy(), each, each)
     return OneRun(len(x), 2 * each, count_correct(guesses, coins), epsilon, delta, level)

@@ -119,9 +119,20 @@ def patterns(
     plain: Sequence[Point] | None = None,
     tell: Tell = quiet,
 ) -> Patterns:
-    """Train on users with patterns, `runs` times anew for each number of them, with privacy and without.
+    """Train on users with patterns, for each number of them, with privacy and without.
 
-    The verdict is on the most patterns that one user has. `plain` are points without privacy from before.
+    Args:
+        setting: model, plan, users and what they do.
+        centralised: numbers of records of one user that have the pattern.
+        distributed: numbers of records of all users that have it.
+        runs: how many times anew.
+        tolerance: how far above chance a plan is too weak.
+        level: the chance of a false alarm.
+        plain: points without privacy from before.
+        tell: called as tell(what, done, total) while it goes on.
+
+    Returns:
+        All points; the verdict is on the most patterns that one user has.
     """
     check_int("runs", runs, least=1)
     for count in centralised:

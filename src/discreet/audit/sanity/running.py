@@ -95,11 +95,11 @@ class Checked:
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain values."""
         proven = json.loads(self.plan.guarantee().to_json())
-        found: dict[str, Any] = {"verdict": self.word, "plan": self.plan.to_dict(), "guarantee": proven}
+        values: dict[str, Any] = {"verdict": self.word, "plan": self.plan.to_dict(), "guarantee": proven}
         for name in ("memorisation", "generalisation", "patterns"):
             part = getattr(self, name)
-            found[name] = None if part is None else part.to_dict()
-        return found
+            values[name] = None if part is None else part.to_dict()
+        return values
 
 
 @dataclass(frozen=True)
@@ -168,9 +168,9 @@ def calibrate(config: Config, asked: Asked, *, tries: int = 6, tell: Tell = quie
             return _patterns(setting, asked, plain, tell).verdict
         return _memorisation(setting, asked, plain, tell).verdict
 
-    found, tried = smallest_noise(verdict, *_NOISE, tries=tries)
+    noise, tried = smallest_noise(verdict, *_NOISE, tries=tries)
     epsilons = tuple(at(t.noise).guarantee().epsilon for t in tried)
-    return Calibrated(found, None if found is None else at(found), tried, epsilons)
+    return Calibrated(noise, None if noise is None else at(noise), tried, epsilons)
 
 
 def _without_privacy(config: Config, asked: Asked, tell: Tell) -> list[Any]:
@@ -191,9 +191,9 @@ def _maker(config: Config, shape: tuple[int, ...], classes: int) -> Any:
 
 def _facts(config: Config, asked: Asked) -> tuple[tuple[int, ...], int]:
     """The shape and the classes of the private data, without looking at it."""
-    known = SHAPES.get(config.data.name)
-    shape = asked.shape or (None if known is None else known[0])
-    classes = asked.classes or (None if known is None else known[1])
+    usual = SHAPES.get(config.data.name)
+    shape = asked.shape or (None if usual is None else usual[0])
+    classes = asked.classes or (None if usual is None else usual[1])
     if shape is None or classes is None:
         raise ConfigError(
             f"the shape and classes of {config.data.name!r} are not known without reading it; say them, as "

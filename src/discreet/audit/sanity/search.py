@@ -29,10 +29,19 @@ class Tried:
 def smallest_noise(
     check: Callable[[float], Verdict], low: float, high: float, *, tries: int = 6
 ) -> tuple[float | None, tuple[Tried, ...]]:
-    """The smallest noise from `low` to `high` at which `check(noise)` passes, and all that were tried, in order.
+    """The smallest noise from `low` to `high` at which `check(noise)` passes.
 
     Found by halving the ratio between a noise that does not pass and one that does. What passes is measured on a few
-    runs: it is a choice, and proves nothing. None if `high` does not pass.
+    runs: it is a choice, and proves nothing.
+
+    Args:
+        check: the verdict at a noise multiplier.
+        low: the smallest that is tried.
+        high: the largest.
+        tries: how many are tried at most.
+
+    Returns:
+        The noise, None if `high` does not pass; and all that were tried, in order.
     """
     if not 0 < check_positive("low", low) < check_positive("high", high):
         raise ConfigError(f"noise is searched from {low:g} to {high:g}; the second must be larger.")

@@ -138,18 +138,27 @@ def secrets(
     level: float = 0.05,
     tell: Tell = quiet,
 ) -> Secrets:
-    """Train on text with secrets, `runs` times anew, and compare with chance and with the guarantee's ceiling."""
+    """Train on text with secrets, and compare with chance and with the guarantee's ceiling.
+
+    Args:
+        setting: model, plan and text.
+        runs: how many times anew.
+        candidates: how many others the secret might have been.
+        tolerance: how far above chance a plan is too weak.
+        level: the chance of a false alarm.
+        tell: called as tell(what, done, total) while it goes on.
+    """
     check_int("runs", runs, least=1)
     check_int("candidates", candidates, least=10)
     proven = setting.plan.fit_to(setting.model()).guarantee()
-    found, exposures = [], []
+    outcomes, exposures = [], []
     for i in range(runs):
         share, bits = _one(setting, candidates, lambda step, steps, i=i: tell(f"secrets, private {i + 1}", step, steps))
-        found.append(share)
+        outcomes.append(share)
         exposures.append(bits)
     plain, bits = _one(setting, candidates, lambda s, n: tell("secrets, without privacy", s, n), private=False)
     ceiling = proven.tradeoff().power(FIRST) if np.isfinite(proven.epsilon) else 1.0
-    verdict = Verdict(tuple(found), (plain,), FIRST, ceiling, tolerance, level)
+    verdict = Verdict(tuple(outcomes), (plain,), FIRST, ceiling, tolerance, level)
     records = known(setting.plan.sampling)
     return Secrets(verdict, tuple(exposures), (bits,), proven.epsilon, proven.delta, records, candidates)
 

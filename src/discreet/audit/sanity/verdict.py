@@ -67,8 +67,8 @@ class Verdict:
             return "broken"
         if self.mean > self.chance + self.tolerance:
             return "too weak"
-        known = not self.plain or math.fsum(self.plain) / len(self.plain) > self.chance + self.tolerance
-        return "pass" if known else "says nothing"
+        learnable = not self.plain or math.fsum(self.plain) / len(self.plain) > self.chance + self.tolerance
+        return "pass" if learnable else "says nothing"
 
     @property
     def epsilon_lower_bound(self) -> float | None:
@@ -94,8 +94,8 @@ class Verdict:
         test = f"mean of {len(self.private)} independent retrainings, Hoeffding at level {self.level / 2:g}"
         if self.single:
             test += f", and {len(self.single)} one-run tests at level {self.level / 2:g} together"
-        found = f"found {self.mean:.1%}, chance {self.chance:.1%}, allowed {self.ceiling:.1%}"
-        return f"{_WORDS[self.word]} ({found}; {test})."
+        shares = f"found {self.mean:.1%}, chance {self.chance:.1%}, allowed {self.ceiling:.1%}"
+        return f"{_WORDS[self.word]} ({shares}; {test})."
 
 
 def margin(runs: int, level: float) -> float:

@@ -1,7 +1,14 @@
 """What tries to break the guarantee before step one, and on steps nobody can foresee.
 
-isolation.py     does an example's gradient depend on who else is in the batch?
-replay.py        the model's calls run again with a row replaced; sums and bounds checked one by one
-model_state.py   what a model keeps between its calls
-evidence.py      what was seen of a run, and which conditions of its guarantee that carries
+watch.py            what is tested of an attached model, and when
+isolation.py        does an example's gradient depend on who else is in the batch?
+trial.py            a model and a loss, run on batches of one's own without a trace
+batches.py          batches in which some rows stay and the others are exchanged
+constant_draws.py   random numbers held constant, so that runs on batches of other sizes can be compared
+replay.py           the model's calls run again with a row replaced
+exactness.py        the engine's sums against autograd's own, contributions against the bound's contract
+first_batch.py      what is probed on the first batch, once
+model_state.py      what a model keeps between its calls
+evidence.py         what was seen of a run, and which conditions of its guarantee that carries
+check.py            `discreet.preflight`, for a test of one's own
 """

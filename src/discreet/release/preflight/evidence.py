@@ -24,6 +24,7 @@ class Evidence:
     replayed: bool = False  # whether the model's recorded calls were replayed
     compared: frozenset[str] = frozenset()  # state that changes in the same way, whatever the rows
     kept: frozenset[str] = frozenset()  # attributes that depend on the rows, and that no gradient was seen to depend on
+    once: bool = False  # whether what the loss function holds was looked at on one step alone
     several: bool = False  # whether some step took several forward passes: how many, the number of rows decides
 
     @property
@@ -104,6 +105,8 @@ class Evidence:
             return "a batch was changed between private.batches and private.backward"
         if not self.tested:
             return "no step could be tested"
+        if self.once:
+            return "what the loss function holds was seen on one step alone"
         return "the model keeps what may depend on the data" if self.kept or unknown else ""
 
 

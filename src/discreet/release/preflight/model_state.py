@@ -4,14 +4,17 @@ A snapshot can be put back, so that a model can be tried without a trace, and tw
 forward pass writes must not depend on the rows it saw.
 """
 
+import dis
 import hashlib
+import pickle
 import random
 import types
 import weakref
 from array import array
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -72,6 +75,12 @@ class Snapshot:
                 elif not _same_tensor(value, copied):
                     value.data.copy_(copied)
 
+    def drew(self, *, torch_too: bool = True) -> bool:
+        """Whether a generator that can be reached is elsewhere than it was; with `torch_too` False, one not torch's."""
+        kinds = (np.random.Generator, random.Random, *((torch.Generator,) if torch_too else ()))
+        held = ((value, then) for value, then in self._put_back if isinstance(value, kinds))
+        return any(pickle.dumps(_held(value)) != pickle.dumps(then) for value, then in held)
+
     def contents(self) -> dict[str, Any]:
         """What is there now, by its path: numbers and texts, copies of tensors, and lengths of containers."""
         return contents(self._roots)
@@ -106,7 +115,7 @@ def contents(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str,
             break
         if isinstance(value, (Tensor, np.ndarray)):
             found[path] = _summary(value)
-        elif isinstance(value, (int, float, complex, str, bytes, bool, np.generic)) or value is None:
+        elif _is_plain(value):
             found[path] = value
         elif isinstance(value, (dict, list, tuple, deque, set)):
             found[path] = (type(value).__name__, len(value))
@@ -117,6 +126,11 @@ def contents(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str,
         elif not isinstance(value, (Mapping, frozenset, *_FIXED)) and not _opened(value):
             found[path] = _Same(value)
     return found
+
+
+def plain_values(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str, Any]:
+    """The numbers and texts alone, by their path."""
+    return {path: value for path, value in islice(reachable(roots, without), _MOST) if _is_plain(value)}
 
 
 def digests(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -169,7 +183,7 @@ def reachable(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> Iterator
     waiting: deque[tuple[str, Any]] = deque(roots.items())
     while waiting:
         path, value = waiting.popleft()
-        plain = isinstance(value, (int, float, complex, str, bytes, bool, np.generic)) or value is None
+        plain = _is_plain(value)
         if not plain:
             if id(value) in seen:
                 continue
@@ -177,6 +191,10 @@ def reachable(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> Iterator
         yield path, value
         if not plain:
             waiting.extend((f"{path}.{name}" if path else name, child) for name, child in _children(value))
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, (int, float, complex, str, bytes, bool, np.generic)) or value is None
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:
@@ -191,6 +209,8 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
     elif isinstance(value, types.MethodType):
         yield "self", value.__self__
         yield "function", value.__func__
+    elif isinstance(value, types.BuiltinFunctionType):
+        yield "self", value.__self__  # a generator's, or a module
     elif isinstance(value, partial):
         yield from (("function", value.func), ("arguments", value.args), ("keywords", value.keywords))
     elif isinstance(value, types.FunctionType):
@@ -200,10 +220,33 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
             except ValueError:  # an empty cell
                 continue
         yield "defaults", value.__defaults__
+        yield from _named(value).items()
     elif isinstance(value, types.CellType):
         return
     elif _opened(value):
         yield from _attributes(value)
+
+
+def _named(function: types.FunctionType) -> dict[str, Any]:
+    """The globals that a function's code has the names of; of other functions those of the same file."""
+    home, defined = function.__module__ or "", function.__globals__
+    if home.partition(".")[0] in _CLOSED:
+        return {}
+    found = {name: defined[name] for name in _names(function.__code__) if name in defined}
+    return {
+        name: value
+        for name, value in found.items()
+        if not isinstance(value, (type, types.ModuleType))
+        and (not isinstance(value, types.FunctionType) or value.__module__ == home)
+    }
+
+
+@cache
+def _names(code: types.CodeType) -> tuple[str, ...]:
+    """The globals that code reads or writes, also within functions of its own."""
+    mine = [str(i.argval) for i in dis.get_instructions(code) if i.opname.endswith(("_GLOBAL", "_NAME"))]
+    inner = [name for c in code.co_consts if isinstance(c, types.CodeType) for name in _names(c)]
+    return tuple(dict.fromkeys([*mine, *inner]))
 
 
 def _opened(value: Any) -> bool:
@@ -247,8 +290,8 @@ def _held(value: Any) -> Any:
         return dict(value)
     if isinstance(value, (list, set, deque, array, bytearray)):
         return list(value)
-    if isinstance(value, types.FunctionType) and value.__closure__:
-        return [_content(cell) for cell in value.__closure__]
+    if isinstance(value, types.FunctionType):
+        return [_content(cell) for cell in value.__closure__ or ()], _named(value)
     if _opened(value) and isinstance(getattr(value, "__dict__", None), dict):
         return dict(vars(value))
     return _MISSING
@@ -286,9 +329,13 @@ def _refill(value: Any, held: Any) -> None:
             value.clear()
             value.extend(held)
     elif isinstance(value, types.FunctionType):
-        for cell, content in zip(value.__closure__ or (), held, strict=True):
+        contents, named = held
+        for cell, content in zip(value.__closure__ or (), contents, strict=True):
             if _content(cell) is not content:
                 cell.cell_contents = content
+        for name, content in named.items():
+            if value.__globals__.get(name, _MISSING) is not content:
+                value.__globals__[name] = content
     elif not _identical(vars(value), held):
         vars(value).clear()
         vars(value).update(held)

@@ -1,0 +1,35 @@
+"""The tests mirror the tree: src/discreet/<package>/<module>.py has tests/<package>/test_<module>.py."""
+
+import re
+from pathlib import Path
+
+TESTS = Path(__file__).parent
+SOURCE = TESTS.parent / "src" / "discreet"
+INDIRECT = (TESTS / "indirect.txt").read_text().split()  # modules that only tests of others try; a list that shrinks
+
+
+def missing():
+    """The modules whose test cannot be found by their name."""
+    modules = [path.relative_to(SOURCE) for path in SOURCE.rglob("*.py") if path.name != "__init__.py"]
+    return {m.as_posix() for m in modules if not (TESTS / m.parent / f"test_{m.stem.lstrip('_')}.py").exists()}
+
+
+def test_a_new_module_has_a_test_that_is_found_by_its_name():
+    assert sorted(missing() - set(INDIRECT)) == []
+
+
+def test_the_list_of_exceptions_only_shrinks():
+    assert sorted(set(INDIRECT) - missing()) == [], "these have a test of their name: take them out of the list"
+    assert sorted(INDIRECT) == INDIRECT
+    assert len(INDIRECT) <= 110
+
+
+def test_every_folder_of_tests_is_a_package_or_one_of_a_few():
+    others = {"benchmarks", "old_runs", "pinned", "zoo"}
+    folders = {p.parent.relative_to(TESTS).as_posix() for p in TESTS.rglob("test_*.py")} - {"."}
+    assert {f for f in folders if not (SOURCE / f / "__init__.py").exists()} <= others
+
+
+def test_no_test_imports_from_another_test_file():
+    for path in TESTS.rglob("*.py"):
+        assert not re.search(r"^\s*(from|import) (\w+\.)*test_", path.read_text(), re.MULTILINE), path
