@@ -39,7 +39,7 @@ def train(library: str, seed: int, noise: float, epochs: int, batch_size: int, m
     from discreet.data import load
     from discreet.models.networks import build
     from discreet.release.batching import as_tensors
-    from discreet.training.loop import evaluate
+    from discreet.training.evaluation import evaluate
 
     torch.set_num_threads(1)
     loaded = load("mnist")

@@ -24,9 +24,10 @@ from torch.nn import functional as F
 from discreet.models.networks import build
 from discreet.report.charts import Axis, Chart, Series
 from discreet.report.files import draw
+from discreet.runs.build import make_optimizer, make_schedule, read_data
 from discreet.runs.config import Config, load, merged
-from discreet.runs.run import make_optimizer, make_schedule, read_data
-from discreet.training.loop import evaluate, fit
+from discreet.training.evaluation import evaluate
+from discreet.training.loop import fit
 
 ROOT = Path(__file__).parent.parent
 EPSILONS = (0.5, 1.0, 2.0, 3.0, 8.0)

@@ -20,8 +20,8 @@ def main():
         "what the file says, and `--set section.field=value` any other. Printed by `python benchmarks/config_page.py`."
     )
     sections = {}
-    for section, name, description, default in documented():
-        sections.setdefault(section, []).append((name, description, default))
+    for field in documented():
+        sections.setdefault(field.section, []).append((field.name, field.description, field.default))
     kinds = {f.name: f.type for f in msgspec.structs.fields(Config)}
     for section, fields in sections.items():
         kind = next((t for t in getattr(kinds[section], "__args__", ()) if isinstance(t, type)), kinds[section])

@@ -17,7 +17,7 @@ from discreet import methods
 from discreet.federated import Local, Users, fit
 from discreet.federated.engines import Loop, Vectorised
 from discreet.models.networks import build
-from discreet.training.loop import loss_for
+from discreet.training.evaluation import loss_for
 
 USERS, RECORDS = 100, 10
 CASES = [

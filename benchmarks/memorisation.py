@@ -25,6 +25,7 @@ from discreet.federated import Local
 from discreet.models.networks import build
 from discreet.release.batching import as_tensors
 from discreet.report import plots
+from discreet.report.pictures import save_picture
 
 NOISE, TENSORS, DELTA = 0.7225, 10, 50_000**-1.1
 
@@ -58,7 +59,7 @@ def figure_1(out, examples, epochs, runs):
     if os.environ.get("DISCREET_DATA"):
         data = load("cifar10", limit=examples)
         gap = generalisation(setting, as_tensors(data.train), as_tensors(data.test), name="CIFAR-10 (JPEG copy)")
-    plots.memorisation(out / "memorisation.png", found, gap)
+    save_picture(out / "memorisation.png", plots.memorisation(found, gap))
     seconds = time.perf_counter() - start
     print(
         f"Small AlexNet, {examples:,} examples, {epochs} epochs, {runs} runs, {seconds:.0f} s: ε = {found.epsilon:.1f}."
@@ -83,7 +84,7 @@ def figure_2(out, runs, rounds, noise):
     )
     start = time.perf_counter()
     found = patterns(setting, centralised=(10,), distributed=(10, 1000), runs=runs)
-    plots.patterns(out / "patterns.png", found)
+    save_picture(out / "patterns.png", plots.patterns(found))
     seconds = time.perf_counter() - start
     print(
         f"1,000 users, 50 a round, {rounds:,} rounds, noise {noise:g}: ε = {found.epsilon:.2f}, δ = {found.delta:.2g}; "

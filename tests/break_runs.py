@@ -23,7 +23,9 @@ from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger.chain import cut_off
 from discreet.ledger.verification import verify
 from discreet.report import read
-from discreet.runs.run import Watch, read_end, resume, train
+from discreet.runs.outcome import read_end
+from discreet.runs.progress import Watch
+from discreet.runs.run import resume, train
 
 FAULTS = ("deaths", "again", "refusals", "finished", "stopped")
 REFUSED = ("ConfigError", "PrivacyError")  # which the command line says in one line; anything else is a traceback

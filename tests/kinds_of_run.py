@@ -10,7 +10,9 @@ from discreet import _storage as storage
 from discreet import accounting
 from discreet.ledger.verification import verify
 from discreet.runs.config import from_dict
-from discreet.runs.run import Watch, read_end, resume, train
+from discreet.runs.outcome import read_end
+from discreet.runs.progress import Watch
+from discreet.runs.run import resume, train
 
 STEPS = 4
 

@@ -33,7 +33,8 @@ from discreet.distributed import ranks as distributed
 from discreet.federated import Rounds
 from discreet.release.sums import FloatSums
 from discreet.runs.config import from_dict
-from discreet.runs.run import Watch, resume
+from discreet.runs.progress import Watch
+from discreet.runs.run import resume
 from discreet.runs.run import train as begin
 
 EXAMPLES, STEPS = 30, 5

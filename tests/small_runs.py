@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from discreet.runs.config import from_dict
-from discreet.runs.run import Watch
+from discreet.runs.progress import Watch
 
 ROWS, SIZE, CLASSES = 80, 5, 3  # 64 to train on
 

@@ -47,7 +47,7 @@ MOVED = {
     "checks.showing": "audit.sanity.render",
     "checks.verdict": "audit.sanity.verdict",
     "claims": "papers.claims",
-    "config": "runs.config",
+    "config": "runs.config runs.schema",
     "contracts": "stages.sensitivity accounting.events",
     "data_digest": "distributed.data_digest",
     "demo": "cli.demo",

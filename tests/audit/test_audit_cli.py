@@ -12,8 +12,10 @@ from typer.testing import CliRunner
 from discreet import ConfigError, PrivacyError
 from discreet.audit.audit_run import audit
 from discreet.cli.app import app, main
+from discreet.runs.build import make_optimizer
 from discreet.runs.config import from_dict
-from discreet.runs.run import Watch, make_optimizer, resume, train
+from discreet.runs.progress import Watch
+from discreet.runs.run import resume, train
 from discreet.stages.noise import Gaussian
 
 LEVEL = 5e-5  # two tests at this level: a sound run fails with a chance of at most 1e-4

@@ -16,7 +16,7 @@ from discreet.audit.witness import AuditSpec, RunAuditor, declare, verdicts
 from discreet.ledger import Ledger
 from discreet.ledger.verification import verify
 from discreet.stages.bounds import BoundedNetwork
-from discreet.training.loop import loss_for
+from discreet.training.evaluation import loss_for
 
 N, M = 40, 60
 

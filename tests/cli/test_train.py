@@ -75,7 +75,7 @@ def test_a_file_says_the_same_as_flags_and_flags_come_first(table, tmp_path):
 
 def test_show_prints_config_and_guarantee_and_touches_nothing(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("discreet.runs.run.load", lambda *a, **k: pytest.fail("data was read"))
+    monkeypatch.setattr("discreet.runs.build.load", lambda *a, **k: pytest.fail("data was read"))
     said = cli("train", "--data", "mnist", "--epsilon", "2", "--steps", "50", "--show")
     assert "[budget]" in said
     assert "What this run will prove" in said

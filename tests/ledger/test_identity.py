@@ -18,7 +18,8 @@ from discreet import _storage as storage
 from discreet.cli.app import app
 from discreet.ledger import Identity, RunLedger, chained
 from discreet.ledger.forks import forks
-from discreet.runs.run import Watch, resume, train
+from discreet.runs.progress import Watch
+from discreet.runs.run import resume, train
 
 runner = CliRunner()
 

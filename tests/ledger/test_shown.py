@@ -17,7 +17,8 @@ from discreet import _storage as storage
 from discreet.cli.app import app, main
 from discreet.ledger.chain import cut_off
 from discreet.report import read
-from discreet.runs.run import read_end, resume, train
+from discreet.runs.outcome import read_end
+from discreet.runs.run import resume, train
 
 runner = CliRunner()
 

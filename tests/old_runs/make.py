@@ -20,7 +20,9 @@ from discreet import ConfigError, Ledger, Plan, PrivacyError
 from discreet.features import PrivatePCA
 from discreet.ledger import chained
 from discreet.runs.config import from_dict
-from discreet.runs.run import Watch, read_end, resume, train
+from discreet.runs.outcome import read_end
+from discreet.runs.progress import Watch
+from discreet.runs.run import resume, train
 
 SMALL = {
     "data": {"name": "digits"},

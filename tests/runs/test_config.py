@@ -143,9 +143,9 @@ def test_every_field_is_documented_here_and_in_the_docs():
     fields = list(documented())
     assert len(fields) > 40
     text = DOCS.read_text()
-    for section, name, description, _ in fields:
-        assert description
-        assert f"`{name}`" in text.split(f"## [{section}]")[1].split("\n## ")[0], (section, name)
+    for field in fields:
+        assert field.description
+        assert f"`{field.name}`" in text.split(f"## [{field.section}]")[1].split("\n## ")[0], field
 
 
 def test_reading_a_config_needs_no_torch():

@@ -90,7 +90,7 @@ def test_statistics_that_were_counted_and_lost_are_the_same_again_and_cost_nothi
         raise Killed
 
     with monkeypatch.context() as patched:
-        patched.setattr(runs, "save_statistics", lost)
+        patched.setattr("discreet.runs.features.save_statistics", lost)
         for begin in (lambda: runs.train(config.from_dict(RUN), folder), lambda: runs.resume(folder)):
             with pytest.raises(Killed):
                 begin()
@@ -112,17 +112,17 @@ def test_statistics_that_were_counted_and_lost_are_the_same_again_and_cost_nothi
 def test_noise_that_was_drawn_for_other_data_is_not_used_again(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     with monkeypatch.context() as patched:
-        patched.setattr(runs, "save_statistics", lambda fitted, path: (_ for _ in ()).throw(Killed()))
+        patched.setattr("discreet.runs.features.save_statistics", lambda fitted, path: (_ for _ in ()).throw(Killed()))
         with pytest.raises(Killed):
             runs.train(config.from_dict(RUN), folder)
-    load = runs.read_data
+    load = runs.build.read_data
 
     def changed(*arguments):
         data = load(*arguments)
         data.train[0][7] += 1.0
         return data
 
-    monkeypatch.setattr(runs, "read_data", changed)
+    monkeypatch.setattr(runs.build, "read_data", changed)
     with pytest.raises(PrivacyError, match="the data is not what it was when the features' statistics were asked for"):
         runs.resume(folder)
 

@@ -13,8 +13,11 @@ from discreet import BudgetExhausted, ConfigError, Plan, PrivacyError, verify
 from discreet.accounting.guarantee import Guarantee
 from discreet.report import read
 from discreet.runs import run as runs
+from discreet.runs.build import make_optimizer, make_schedule
 from discreet.runs.config import from_dict, load, merged
-from discreet.runs.run import Watch, make_optimizer, make_schedule, read_end, resume, train
+from discreet.runs.outcome import read_end
+from discreet.runs.progress import Watch
+from discreet.runs.run import resume, train
 
 
 def lines(folder):
@@ -468,7 +471,7 @@ def test_tensorboard_logs_are_written(table, tmp_path):
 
 
 def test_tensorboard_that_is_not_installed_is_said_at_the_beginning(table, tmp_path, monkeypatch):
-    monkeypatch.setattr("discreet.runs.run.find_spec", lambda name: None)
+    monkeypatch.setattr("discreet.runs.validation.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="tensorboard needs a package"):
         train(config(table, run={"tensorboard": True}), tmp_path / "a")
     assert not (tmp_path / "a").exists()
@@ -543,8 +546,8 @@ def test_a_flag_for_epochs_replaces_steps_in_the_file():
 
 def test_what_is_drawn_while_training_does_not_follow_from_the_public_seed(table, tmp_path, monkeypatch):
     """Dropout and changed copies: who knew the seed would know everybody's, and who is left out would shift them."""
-    seen, fit = [], runs.fit
-    monkeypatch.setattr(runs, "fit", lambda *a, **k: (seen.append(torch.initial_seed()), fit(*a, **k))[1])
+    seen, loop = [], runs.train_loop
+    monkeypatch.setattr(runs, "train_loop", lambda *a: (seen.append(torch.initial_seed()), loop(*a))[1])
     for name in ("a", "b"):
         runs.train(config(table), tmp_path / name)
     assert len({0, *seen}) == 3

@@ -23,7 +23,8 @@ from discreet import (
 )
 from discreet.release.chunk_size import chunk_that_fits, ran_out
 from discreet.training.augmentation import Images
-from discreet.training.loop import evaluate, fit, loss_for
+from discreet.training.evaluation import evaluate, loss_for
+from discreet.training.loop import fit
 
 ROWS, SIZE, CLASSES = 60, 5, 3
 

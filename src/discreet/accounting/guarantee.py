@@ -12,7 +12,7 @@ from discreet.accounting.events import ROW, Adjacency, Event, Magnitudes, Verdic
 from discreet.accounting.tradeoff import TradeOff, belief
 from discreet.accounting.tuning import Tuning
 from discreet.errors import ConfigError, PrivacyError
-from discreet.stages.serialization import build, describe
+from discreet.stages.serialization import build, describe, json_values
 
 Status = Literal["proven", "checked", "assumed", "broken"]
 
@@ -118,7 +118,7 @@ class Guarantee:
         values["claims"] = [asdict(c) for c in self.claims]
         values["phases"] = [event_to_dict(p) for p in self.events]
         values["tuning"] = None if self.tuning is None else describe(self.tuning)
-        return json.dumps(_plain({"format": _FORMAT} | values), ensure_ascii=False, indent=2)
+        return json.dumps(json_values({"format": _FORMAT} | values), ensure_ascii=False, indent=2)
 
     @classmethod
     def from_json(cls, text: str, laws: Sequence[type[Any]] = ()) -> "Guarantee":
@@ -341,15 +341,6 @@ def event_from_dict(values: Mapping[str, Any], laws: Sequence[type[Any]] = ()) -
     if settings.get("shifts") is not None:
         settings["shifts"] = Magnitudes(**{k: tuple(v) for k, v in settings["shifts"].items()})
     return Event(**settings)
-
-
-def _plain(value: Any) -> Any:
-    """The same with infinite figures in words, as JSON has none."""
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return "inf" if value == math.inf else value
 
 
 def _numbers(values: dict[str, Any]) -> dict[str, Any]:

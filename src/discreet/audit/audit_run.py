@@ -30,16 +30,16 @@ from discreet.audit.witness import AuditSpec, RunAuditor, declare, verdicts
 from discreet.data import Data
 from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger.verification import VerifiedRun, verify_folder
-from discreet.models.networks import build
 from discreet.release.batching import length_of
-from discreet.report import plots
-from discreet.runs import config as configuration
-from discreet.runs import folder as run_folder
-from discreet.runs import run as runs
-from discreet.runs.config import Config
+from discreet.runs import build
+from discreet.runs.config import Config, load
+from discreet.runs.folder import check_files, write
+from discreet.runs.outcome import read_end
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
-from discreet.training.loop import Loss, Rows, fit, loss_for
+from discreet.training.evaluation import loss_for
+from discreet.training.loop import fit
+from discreet.training.options import Loss, Rows
 
 FALSE_POSITIVES = (0.001, 0.01, 0.1)
 CANARIES = 1000
@@ -74,11 +74,11 @@ def audit(
     """
     check_level(level)
     place = Path(folder)
-    run_folder.check_files(place)
-    outcome = runs.read_end(place)
+    check_files(place)
+    outcome = read_end(place)
     if outcome is None:
         raise ConfigError(f"{place} is no run that has finished; go on with: discreet resume {place}")
-    config = configuration.load(place / "config.toml")
+    config = load(place / "config.toml")
     if config.federated is not None:
         raise ConfigError(
             f"{place} is a federated run: it protects users, and neither rows nor gradient canaries are users. See "
@@ -97,19 +97,19 @@ def audit(
         points = figures["points"]
         figures |= _pipeline(Plan.from_dict(run.plan), config, canaries, level, tell)
         figures["points"] = points + figures.pop("canary_points", [])
-    runs.write(place / "audit.json", json.dumps(figures))
+    write(place / "audit.json", json.dumps(figures))
     return figures
 
 
-def plot(folder: str | Path, figures: Figures, path: Path) -> None:
-    """The membership attack's curve on logarithmic axes, beside what the run's guarantee allows."""
+def roc(folder: str | Path, figures: Figures) -> tuple[list[list[float]], Callable[[float], float] | None]:
+    """The membership attack's curve, and the most that the run's guarantee allows: None if nothing is proven."""
     curve = figures.get("membership", {}).get("roc")
     if curve is None:
         raise ConfigError(
             "there is no membership attack to plot: the run has canaries of its own, or no held-out rows."
         )
     proven = verify_folder(folder)[1].guarantee
-    plots.membership(path, curve, proven.tradeoff().power if math.isfinite(proven.epsilon) else None)
+    return curve, proven.tradeoff().power if math.isfinite(proven.epsilon) else None
 
 
 # --- a run with canaries ---------------------------------------------------------------------------------------------
@@ -175,7 +175,7 @@ def _read_json(path: Path) -> Figures:
 
 def _attacked(folder: Path, config: Config, proven: Guarantee, level: float) -> Figures:
     """How well the model's losses tell training rows from held-out ones, beside what its guarantee allows."""
-    data = runs.read_data(config)
+    data = build.read_data(config)
     if data.test is None:
         return {"points": [], "membership": {"refused": "there are no held-out rows to tell training rows from"}}
     model = _trained(folder, config, data)
@@ -214,8 +214,7 @@ def _thinned(false_positives: np.ndarray, true_positives: np.ndarray, most: int 
 
 def _trained(folder: Path, config: Config, data: Data) -> nn.Module:
     """The run's model, with its weights."""
-    torch.manual_seed(config.run.seed)
-    model = build(config.model.name, data.shape, data.classes or 1, **config.model.settings)
+    model = build.make_model(config, data.shape, data.classes)
     path = folder / "model.safetensors"
     try:
         model.load_state_dict(load_file(path))
@@ -238,24 +237,23 @@ def losses_of(model: nn.Module, rows: Rows, loss: Loss, batch_size: int) -> np.n
 
 def _pipeline(saved: Plan, config: Config, canaries: int | None, level: float, tell: Tell) -> Figures:
     """One new run of the same code and plan with canaries, on uniform noise of the data's shape with random labels."""
-    data = runs.read_data(config)
+    data = build.read_data(config)
     inputs, targets = made_up(data)
-    torch.manual_seed(config.run.seed)
-    model = build(config.model.name, data.shape, data.classes or 1, **config.model.settings).to(config.run.device)
+    model = build.make_model(config, data.shape, data.classes).to(config.run.device)
     count = min(CANARIES, sum(p.numel() for p in model.parameters())) if canaries is None else canaries
     try:
         plan = _room(saved, len(inputs), count)
         declared = declare(model, plan, count, level=level)
     except ConfigError as error:
         return {"pipeline": {"refused": str(error)}}
-    optimizer = runs.make_optimizer(config, model)
+    optimizer = build.make_optimizer(config, model)
     witness = RunAuditor(model, plan, declared, loss_for((inputs, targets)))
     fitted = fit(
         model,
         (inputs, targets),
         plan,
         optimizer=optimizer,
-        schedule=runs.make_schedule(config, optimizer, plan.steps),
+        schedule=build.make_schedule(config, optimizer, plan.steps),
         averaging=config.averaging.decay,
         evaluate_every=max(1.0, plan.sampling.epochs_in(plan.steps)),
         chunk=config.run.chunk,

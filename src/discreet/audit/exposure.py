@@ -17,6 +17,7 @@ from scipy.stats import skewnorm
 from discreet.audit.membership import Power, interval
 from discreet.audit.one_run import check_level
 from discreet.errors import ConfigError
+from discreet.stages.serialization import json_values
 
 Secret = TypeVar("Secret")
 
@@ -42,9 +43,7 @@ class Exposure:
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain values, for a run folder's audit.json."""
         names = ("exposure", "low", "high", "extrapolated", "likelier", "candidates", "level")
-        figures = {name: getattr(self, name) for name in names}
-        plain = {name: "inf" if value == math.inf else value for name, value in figures.items()}
-        return plain | ({"extrapolated": None} if math.isnan(self.extrapolated) else {})
+        return json_values({name: getattr(self, name) for name in names})
 
 
 def measure(

@@ -16,6 +16,7 @@ from scipy.special import betainc, expit, gammaln, log_expit
 
 from discreet._check import check_int, check_positive
 from discreet.errors import ConfigError
+from discreet.stages.serialization import json_values
 
 MOST_CANARIES = 10**7
 _PRECISION = 1e-9  # of a lower bound, which is rounded down by it
@@ -79,7 +80,7 @@ class OneRun:
             "canaries": self.canaries,
             "guesses": self.guesses,
             "correct": self.correct,
-            "epsilon": "inf" if math.isinf(self.epsilon) else self.epsilon,
+            "epsilon": json_values(self.epsilon),
             "delta": self.delta,
             "level": self.level,
             "p_value": self.p_value,

@@ -45,7 +45,8 @@ from discreet.stages.noise import Gaussian
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
-from discreet.training.loop import Loss, Rows
+from discreet.stages.serialization import json_values
+from discreet.training.options import Loss, Rows
 
 ATTACKERS: dict[str, str] = {
     "likelihood": "sees every released gradient, and knows all data and who was drawn, but for the canaries",
@@ -128,7 +129,7 @@ def verdicts(run: OneRun, guarantee: Guarantee) -> dict[str, Any]:
         claims.append(
             {
                 "source": claim.source,
-                "epsilon": "inf" if math.isinf(claim.epsilon) else claim.epsilon,
+                "epsilon": json_values(claim.epsilon),
                 "p_value": tested.p_value,
                 "refuted": tested.disproves,
             }

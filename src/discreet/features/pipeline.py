@@ -23,7 +23,7 @@ from discreet.features.public_whitening import Rehearsed
 from discreet.features.scattering import Scattering
 from discreet.features.statistics import Whitened, Whitening
 from discreet.ledger import Ledger
-from discreet.runs.config import FeaturesSection
+from discreet.runs.schema import FeaturesSection
 from discreet.stages.serialization import build
 
 _KINDS = {"patches": Patches, "scattering": Scattering}

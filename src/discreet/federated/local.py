@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from discreet._check import check_int, check_positive
 from discreet.errors import ConfigError
 from discreet.release.guards import trainable
-from discreet.training.loop import OPTIMIZERS, Loss, loss_for
+from discreet.training.evaluation import loss_for
+from discreet.training.options import OPTIMIZERS, Loss
 
 Pair = tuple[Tensor, Tensor]
 

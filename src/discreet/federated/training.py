@@ -12,7 +12,9 @@ from discreet.federated.local import Local, Loss
 from discreet.federated.rounds import Rounds, checked_weights
 from discreet.ledger import Ledger
 from discreet.stages.plan import Plan
-from discreet.training.loop import FitResult, LoopState, Record, Rows, loss_for
+from discreet.training.evaluation import loss_for
+from discreet.training.options import Record, Rows, TrainingOptions
+from discreet.training.state import FitResult, LoopState
 
 
 def fit(
@@ -78,6 +80,30 @@ def fit(
     Raises:
         ConfigError: for what is wrong with the arguments, before anything is counted.
     """
+    options = TrainingOptions(
+        test=test, loss=loss, optimizer=optimizer, schedule=schedule, ledger=ledger, checkpoint=checkpoint,
+        checkpoint_every=checkpoint_every, averaging=averaging, evaluate_every=evaluate_every,
+        evaluate_rows=evaluate_rows, preflight=preflight, on_begin=on_begin, on_step=on_step, on_record=on_record,
+        stop=stop,
+    )  # fmt: skip
+    return train_rounds(
+        model, users, plan, options, local=local, weights=weights, denominator=denominator, engine=engine, seed=seed
+    )
+
+
+def train_rounds(
+    model: nn.Module,
+    users: Sequence[tuple[Tensor, Tensor]],
+    plan: Plan,
+    options: TrainingOptions,
+    *,
+    local: Local | None = None,
+    weights: Sequence[float] | Tensor | None = None,
+    denominator: float | None = None,
+    engine: Kind = "auto",
+    seed: int | None = None,
+) -> FitResult:
+    """`fit`, with the options of its loop as one value."""
     if not len(users):
         raise ConfigError("there are no users to train on.")
     if isinstance(plan, Plan):
@@ -85,37 +111,23 @@ def fit(
     shares = None if weights is None else checked_weights(weights, len(users))
     local = Local() if local is None else local
     example = _example(users)
-    chosen = loss or loss_for((example[0][None], example[1][None]))
-    course = LoopState(
-        model,
-        chosen,
-        torch.optim.SGD(model.parameters(), lr=1.0) if optimizer is None else optimizer,
-        schedule,
-        averaging=averaging,
-        test=test,
-        evaluate_every=evaluate_every,
-        evaluate_rows=evaluate_rows,
-        checkpoint=checkpoint,
-        checkpoint_every=checkpoint_every,
-        on_begin=on_begin,
-        on_step=on_step,
-        on_record=on_record,
-        stop=stop,
-    )
-    work, alone = engine_for(engine, model, local, chosen, example)
-    rounds = Rounds(model, plan, ledger, denominator=denominator, preflight=preflight, seed=seed)
+    loss = options.loss or loss_for((example[0][None], example[1][None]))
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0) if options.optimizer is None else options.optimizer
+    state = LoopState(model, loss, optimizer, options)
+    work, alone = engine_for(engine, model, local, loss, example)
+    rounds = Rounds(model, plan, options.ledger, denominator=denominator, preflight=options.preflight, seed=seed)
     try:
-        rounds.alone = alone and preflight
-        course.begin(rounds, own=True)
+        rounds.alone = alone and options.preflight
+        state.begin(rounds, own=True)
         while rounds.remaining:
             number, cohort = rounds.released, rounds.draw(len(users))
             if cohort:
-                moved = work.updates([users[user] for user in cohort], cohort, number)
-                rounds.add(cohort, moved, None if shares is None else shares[cohort])
+                updates = work.updates([users[user] for user in cohort], cohort, number)
+                rounds.add(cohort, updates, None if shares is None else shares[cohort])
             rounds.release()
-            if course.released():
+            if state.released():
                 break
-        return course.end()
+        return state.end()
     finally:
         rounds.detach()
 

@@ -6,6 +6,8 @@ figures.py   which charts a page has
 html.py      what pages are made of
 page.py      the page; page.css, chart.css and page.js are its looks
 files.py     the page on disk, and the figures beside it
+pictures.py  charts as PNG, SVG or PDF, by matplotlib
+plots.py     the charts that commands write: of a plan, of checks, of an attack
 """
 
 from discreet.report import html

@@ -65,6 +65,14 @@ class Chart:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class Panels:
+    """Charts beside each other under a title."""
+
+    title: str
+    charts: tuple[Chart, ...]
+
+
 def words(value: float, kind: Kind) -> str:
     """A figure as a person reads it; an epsilon is never rounded down.
 
@@ -343,9 +351,9 @@ def _thinned(points: list[Point]) -> list[Point]:
         return points
     stretches = _MOST // 4
     edges = [round(i * len(points) / stretches) for i in range(stretches + 1)]
-    kept: list[Point] = []
+    thinned: list[Point] = []
     for start, end in pairwise(edges):
         heights = [y for _, y in points[start:end]]
         extremes = (heights.index(min(heights)), heights.index(max(heights)))
-        kept += [points[start + i] for i in sorted({0, *extremes, end - start - 1})]
-    return kept
+        thinned += [points[start + i] for i in sorted({0, *extremes, end - start - 1})]
+    return thinned

@@ -20,9 +20,9 @@ def names(records: Sequence[Record]) -> list[str]:
     """A name for each run: its folder's, with as many folders above it as it takes to tell them apart."""
     paths = [r.folder.resolve().parts for r in records]
     for depth in range(1, max((len(p) for p in paths), default=0) + 1):
-        found = ["/".join(p[-depth:]) for p in paths]
-        if len(set(found)) == len(found):
-            return found
+        labels = ["/".join(p[-depth:]) for p in paths]
+        if len(set(labels)) == len(labels):
+            return labels
     return [r.name for r in records]
 
 
@@ -30,43 +30,21 @@ def charts(records: Sequence[Record]) -> list[Chart]:
     """The figures of a page, those left out for which there is nothing to draw."""
     runs = list(zip(names(records), records, strict=True))
     alone = len(records) == 1
-    found = [] if alone else [frontier(records)]
-    found += [
-        Chart(
-            "accuracy-over-epsilon",
-            "Accuracy over ε",
-            _EPSILON,
-            _ACCURACY,
-            _lines(runs, "accuracy", lambda m: (m.epsilon, m.accuracy)),
-            _SO_FAR,
-        ),
-        Chart(
-            "epsilon-over-steps",
-            "ε over steps",
-            _STEPS,
-            Axis("ε of the steps so far", "epsilon", low=0.0),
-            (*_lines(runs, "ε", lambda m: (m.step, m.epsilon)), *_budget(records)),
-            _SO_FAR,
-        ),
-        Chart(
-            "accuracy-over-steps",
-            "Accuracy over steps",
-            _STEPS,
-            _ACCURACY,
-            _lines(runs, "accuracy", lambda m: (m.step, m.accuracy)),
-        ),
-        Chart(
-            "loss-over-steps",
-            "Loss over steps",
-            _STEPS,
-            Axis("loss", "number"),
-            _lines(runs, "loss", lambda m: (m.step, m.loss)),
-        ),
+    over_epsilon = _lines(runs, "accuracy", lambda m: (m.epsilon, m.accuracy))
+    epsilon = _lines(runs, "ε", lambda m: (m.step, m.epsilon))
+    accuracy = _lines(runs, "accuracy", lambda m: (m.step, m.accuracy))
+    loss = _lines(runs, "loss", lambda m: (m.step, m.loss))
+    shown = [] if alone else [frontier(records)]
+    shown += [
+        Chart("accuracy-over-epsilon", "Accuracy over ε", _EPSILON, _ACCURACY, over_epsilon, _SO_FAR),
+        Chart("epsilon-over-steps", "ε over steps", _STEPS, _EPSILON, (*epsilon, *_budget(records)), _SO_FAR),
+        Chart("accuracy-over-steps", "Accuracy over steps", _STEPS, _ACCURACY, accuracy),
+        Chart("loss-over-steps", "Loss over steps", _STEPS, Axis("loss", "number"), loss),
     ]
     if alone:
-        found.append(_clipping(records[0]))
-    found.append(tradeoff([Attacked(n, r.guarantee, r.audit, r.holds) for n, r in runs]))
-    return [c for c in found if any(s.points for s in c.series if s.colour is not None)]
+        shown.append(_clipping(records[0]))
+    shown.append(tradeoff([Attacked(n, r.guarantee, r.audit, r.holds) for n, r in runs]))
+    return [c for c in shown if any(s.points for s in c.series if s.colour is not None)]
 
 
 @dataclass(frozen=True)
@@ -155,13 +133,13 @@ def _lines(
     runs: Sequence[tuple[str, Record]], what: str, point: Callable[[Measure], tuple[float | None, float | None]]
 ) -> tuple[Series, ...]:
     """A line a run, through the measurements that have both values."""
-    found = []
+    lines = []
     for number, (name, record) in enumerate(runs):
         pairs = (point(m) for m in record.measures)
         points = tuple((x, y) for x, y in pairs if x is not None and y is not None)
         if points:
-            found.append(Series(what if len(runs) == 1 else name, points, colour=number))
-    return tuple(found)
+            lines.append(Series(what if len(runs) == 1 else name, points, colour=number))
+    return tuple(lines)
 
 
 def _budget(records: Sequence[Record]) -> Iterator[Series]:

@@ -8,9 +8,10 @@ from typing import Any
 
 from discreet import _storage as storage
 from discreet.errors import ConfigError
-from discreet.report.charts import COLOURS, Chart, svg
+from discreet.report.charts import Chart, Panels, svg
 from discreet.report.figures import charts, names
 from discreet.report.page import render
+from discreet.report.pictures import can_picture, picture
 from discreet.report.record import Record, read
 
 BESIDE = "report-files"
@@ -56,10 +57,13 @@ def save(path: Path, content: str | bytes) -> None:
 
 def draw(drawn: Sequence[Chart], folder: Path) -> str:
     """Write each chart as SVG, CSV and, with matplotlib, PNG; a line that says so where there is no PNG."""
+    pictures = can_picture()
     for chart in drawn:
-        save(folder / f"{chart.key}.svg", svg(chart, alone=True))
-        save(folder / f"{chart.key}.csv", _csv(chart))
-    return _pictures(drawn, folder)
+        storage.replace(folder / f"{chart.key}.svg", svg(chart, alone=True), durable=False)
+        storage.replace(folder / f"{chart.key}.csv", _csv(chart), durable=False)
+        if pictures:
+            storage.replace(folder / f"{chart.key}.png", picture(Panels("", (chart,))), durable=False)
+    return "" if pictures else "There is no PNG of them, as matplotlib is not installed: pip install 'discreet[plots]'."
 
 
 def _csv(chart: Chart) -> str:
@@ -86,74 +90,3 @@ def csv_table(head: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     writer.writerow(head)
     writer.writerows(rows)
     return text.getvalue()
-
-
-# --- PNG -------------------------------------------------------------------------------------------------------------
-
-_COLOURS = ("#0b6e77", "#c2571a", "#5b4bb8", "#a3195b", "#4d7d1f", "#1f6fbf", "#8a6d00", "#6b7280")
-_QUIET, _PALE = "#5a6675", "#dde2e8"
-_NAMED = 16  # a picture has no room for the names of more; they are in its CSV, and on the page
-
-
-def _pictures(drawn: Sequence[Chart], folder: Path) -> str:
-    """Write each chart as PNG; a line that says so if that is not possible."""
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        return "There is no PNG of them, as matplotlib is not installed: pip install 'discreet[plots]'."
-    for chart in drawn:
-        figure = Figure(figsize=(6.0, 4.2), layout="constrained")
-        _draw(chart, figure.subplots())
-        picture = io.BytesIO()
-        figure.savefig(picture, dpi=150, format="png")
-        save(folder / f"{chart.key}.png", picture.getvalue())
-    return ""
-
-
-def _draw(chart: Chart, axes: Any) -> None:
-    for series in chart.series:
-        if not series.points:
-            continue
-        x, y = zip(*series.points, strict=True)
-        colour = _QUIET if series.colour is None else _COLOURS[series.colour % COLOURS]
-        dashed = series.colour is None or series.look == "dashed" or series.colour // COLOURS % 2 == 1
-        for at, low, high in series.spread if series.look in ("points", "hollow", "bars") else ():
-            axes.plot((at, at), (low, high), color=colour, linewidth=1.2)
-        if series.look == "bars":
-            axes.bar(x, y, width=0.36, color=colour, alpha=0.55, label=_plain(series.name))
-            continue
-        if series.look in ("points", "hollow"):
-            face = "none" if series.look == "hollow" else colour
-            axes.scatter(x, y, s=36, facecolors=face, edgecolors=colour, label=_plain(series.name), zorder=3)
-            for label, place in zip(series.labels[:8], series.points, strict=False):
-                axes.annotate(_plain(label), place, xytext=(6, 4), textcoords="offset points", fontsize=8)
-        else:
-            if len(series.spread) > 1:
-                places, low, high = zip(*series.spread, strict=True)
-                axes.fill_between(places, low, high, color=colour, alpha=0.16, linewidth=0)
-            mark = "." if series.colour is not None and len(x) <= 40 else ""
-            axes.plot(x, y, color=colour, linestyle="--" if dashed else "-", marker=mark, label=_plain(series.name))
-    axes.set_title(_plain(chart.title), loc="left", fontsize=11)
-    axes.set_xlabel(chart.x.label)
-    axes.set_ylabel(chart.y.label)
-    axes.set_xscale("log" if chart.x.log else "linear")
-    axes.set_yscale("log" if chart.y.log else "linear")
-    if chart.x.low is not None and not chart.x.log:
-        axes.set_xlim(left=chart.x.low)
-    if chart.y.low is not None and not chart.y.log:
-        axes.set_ylim(bottom=chart.y.low)
-    if chart.x.names:
-        axes.set_xticks(range(len(chart.x.names)), [_plain(name) for name in chart.x.names])
-    for side, axis in (("x", chart.x), ("y", chart.y)):
-        if axis.kind == "share":
-            getattr(axes, f"{side}axis").set_major_formatter(lambda value, _: f"{100 * value:.6g}%")
-    axes.grid(color=_PALE, linewidth=0.6)
-    axes.spines[["top", "right"]].set_visible(False)
-    if 1 < len(chart.series) <= _NAMED and any(series.points for series in chart.series):
-        axes.legend(fontsize=8, frameon=False)
-
-
-def _plain(text: str) -> str:
-    """A text without matplotlib's own mathematics, and not hidden from the legend."""
-    plain = text.replace("$", r"\$")
-    return f" {plain}" if plain.startswith("_") else plain

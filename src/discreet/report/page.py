@@ -217,21 +217,21 @@ def _verification(record: Record, level: int = 2) -> Html:
     if record.verified is None:
         told = Html(f'<p class="statement broken">{text(record.doubts[0])}</p>')
         return section("How to verify", told, Html(f"<pre><code>discreet verify {text(run)}</code></pre>"), level=level)
-    found, own = record.verified, record.own
+    verified, own = record.verified, record.own
     words = [
-        f"When this page was made the ledger was as it was written: {found.lines:,} lines, each chained to the last."
+        f"When this page was made the ledger was as it was written: {verified.lines:,} lines, each chained to the last."
     ]
-    if found.torn:
+    if verified.torn:
         words.append("The last line was cut off by a crash, and is counted as spent.")
     if not record.doubts:
         words.append("What is proven was derived again from the ledger alone, and agrees.")
     if own is not None and own.released > (record.guarantee.released or 0):
         words.append(f"It has {own.released:,} steps released: it counts ahead, or the run has gone on since.")
-    if found.total is not None:
-        whole = f"ε = {round_up(found.total.epsilon)}, δ = {found.total.delta:g}"
-        words.append(f"All that was asked of data set {found.dataset!r}, together: {whole}.")
+    if verified.total is not None:
+        whole = f"ε = {round_up(verified.total.epsilon)}, δ = {verified.total.delta:g}"
+        words.append(f"All that was asked of data set {verified.dataset!r}, together: {whole}.")
     told = Html(f'<p class="statement{" broken" if record.doubts else ""}">{text(" ".join(words))}</p>')
-    return section("How to verify", told, _check(run, found.head), level=level)
+    return section("How to verify", told, _check(run, verified.head), level=level)
 
 
 def _check(run: str, anchor: str) -> Html:

@@ -225,21 +225,21 @@ _FIGURES = ("epoch", "epsilon", "seconds", "examples_per_second", "accuracy", "l
 def _measures(text: str) -> tuple[Measure, ...]:
     """The lines by step; of two for one step the later one, and a last line that was cut off is left out."""
     *lines, torn = text.split("\n")
-    found: dict[int, Measure] = {}
+    measures: dict[int, Measure] = {}
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
                 measure = _measure(json.loads(line))
             except (ValueError, RecursionError) as error:
                 raise ConfigError(f"line {number}: {error}") from error
-            found[measure.step] = measure
+            measures[measure.step] = measure
     try:
         measure = _measure(json.loads(torn))
     except (ValueError, RecursionError):
         pass
     else:
-        found[measure.step] = measure
-    return tuple(found[step] for step in sorted(found))
+        measures[measure.step] = measure
+    return tuple(measures[step] for step in sorted(measures))
 
 
 def _measure(values: Any) -> Measure:
@@ -250,8 +250,8 @@ def _measure(values: Any) -> Measure:
     if not isinstance(norms, dict):
         raise ConfigError(f"clipping_norms is {norms!r}; it must be a table of names and numbers.")
     figures = {name: _figure(name, values.get(name)) for name in _FIGURES}
-    found = {str(k): _figure(f"clipping_norms' {k}", v) for k, v in norms.items()}
-    return Measure(step, **figures, clipping_norms={k: v for k, v in found.items() if v is not None})
+    clipping = {str(k): _figure(f"clipping_norms' {k}", v) for k, v in norms.items()}
+    return Measure(step, **figures, clipping_norms={k: v for k, v in clipping.items() if v is not None})
 
 
 def _figure(name: str, value: Any) -> float | None:

@@ -1,7 +1,24 @@
 """A run from a configuration: files in, a folder out.
 
-config.py     what a run's file may say, field by field
-run.py        data, model, plan and optimizer from it; training, resuming, what the folder holds at the end
-folder.py     the folder: its name, its files, its lock
-progress.py   bars, signals, and who is told how a run goes
+schema.py       what a run's file may say, field by field
+config.py       the file and flags, read strictly
+resolve.py      from a config to a plan, its noise solved
+build.py        what a config names: data, model, optimizer, schedule, ledger
+validation.py   what is refused before anything is made
+run.py          training and resuming
+features.py     features in place of images: statistics that are asked for once
+outcome.py      what a run leaves behind, and what its folder says afterwards
+folder.py       the folder: its name, its files, its lock
+progress.py     bars, lines and signals: who is told how anything goes
 """
+
+from importlib import import_module
+from typing import Any
+
+_HOMES = {"Outcome": "outcome", "Watch": "progress", "read_end": "outcome", "resume": "run", "train": "run"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'discreet.runs' has no attribute {name!r}")
+    return getattr(import_module(f"discreet.runs.{_HOMES[name]}"), name)

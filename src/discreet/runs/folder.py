@@ -70,9 +70,9 @@ def _has_spent(folder: Path, ledger: Ledger) -> bool:
     return named is not None and named[0] in content.runs and content.runs[named[0]].released > 0
 
 
-def remove_made(made: Sequence[Path]) -> None:
-    """Take away folders that were made, where they are empty again."""
-    for place in made:
+def remove_made(folders: Sequence[Path]) -> None:
+    """Take away folders that `make` made, where they are empty again."""
+    for place in folders:
         with suppress(OSError):
             place.rmdir()
 
@@ -131,12 +131,12 @@ def identity(folder: Path) -> Identity:
 
     A folder that an earlier version planned has no name; its run is the only one of its ledger, or told by its plan.
     """
-    found = read_identity(folder)
-    if found is None and (folder / "plan.toml").exists():
+    named = read_identity(folder)
+    if named is None and (folder / "plan.toml").exists():
         return Identity("")
-    made = (Identity(new_run()) if found is None else Identity(*found)).taken_up()
-    _name(folder, made)
-    return made
+    own = (Identity(new_run()) if named is None else Identity(*named)).taken_up()
+    _name(folder, own)
+    return own
 
 
 def keep_name(folder: Path, run: str) -> None:
@@ -145,8 +145,8 @@ def keep_name(folder: Path, run: str) -> None:
         _name(folder, Identity(run))
 
 
-def _name(folder: Path, made: Identity) -> None:
-    write(folder / IDENTITY, json.dumps({"format": "discreet-run/1", "run": made.run, "attempts": made.attempts}))
+def _name(folder: Path, own: Identity) -> None:
+    write(folder / IDENTITY, json.dumps({"format": "discreet-run/1", "run": own.run, "attempts": own.attempts}))
 
 
 def begin(folder: Path) -> None:
@@ -167,10 +167,10 @@ def check_ledger(folder: Path, ledger: Ledger) -> None:
     named = read_identity(folder)
     sign = b"\n" if named is None or ledger.dataset is None else f'"run": "{named[0]}"'.encode()
     try:
-        known = storage.is_file(ledger.path) and storage.contains(ledger.path, sign)
+        counted = storage.is_file(ledger.path) and storage.contains(ledger.path, sign)
     except OSError as error:
         raise PrivacyError(f"{ledger.path} cannot be read: {error}") from error
-    if not known:
+    if not counted:
         raise PrivacyError(
             f"what the run has spent is gone from {ledger.path}; put the file back as it was, or begin a new run."
         )
@@ -209,27 +209,27 @@ def mend_records(folder: Path) -> None:
         write(folder / METRICS, "".join(f"{line}\n" for _, line in _records(folder)))
 
 
-def complete_records(folder: Path, known: Sequence[Mapping[str, Any]]) -> None:
-    """Add those of the `known` records to the metrics that a crash took, and have all of them on disk."""
-    kept = _records(folder)
-    steps = {step for step, _ in kept}
-    kept += [(int(values["step"]), json.dumps(values)) for values in known if values["step"] not in steps]
-    write(folder / METRICS, "".join(f"{line}\n" for _, line in kept))
+def complete_records(folder: Path, records: Sequence[Mapping[str, Any]]) -> None:
+    """Add those of the `records` to the metrics that a crash took, and have all of them on disk."""
+    lines = _records(folder)
+    steps = {step for step, _ in lines}
+    lines += [(int(values["step"]), json.dumps(values)) for values in records if values["step"] not in steps]
+    write(folder / METRICS, "".join(f"{line}\n" for _, line in lines))
 
 
 def _records(folder: Path) -> list[tuple[int, str]]:
     """The lines of the metrics with their steps, up to one that cannot be read."""
-    path, kept = folder / METRICS, []
+    path, lines = folder / METRICS, []
     try:
         text = storage.read(path).decode(errors="replace") if storage.is_file(path) else ""
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     for line in text.splitlines():
         try:
-            kept.append((int(json.loads(line)["step"]), line))
+            lines.append((int(json.loads(line)["step"]), line))
         except (ValueError, KeyError, TypeError):
             break
-    return kept
+    return lines
 
 
 def digests(folder: Path, *names: str) -> dict[str, str]:

@@ -1,34 +1,101 @@
-"""How a run goes, told on a terminal by a bar and elsewhere by plain lines; and signals that stop it cleanly."""
+"""How anything goes, told on a terminal by bars and elsewhere by plain lines; and signals that stop a run cleanly."""
 
 import signal
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-from discreet.accounting.guarantee import round_up
-from discreet.runs.run import Watch
-from discreet.training.loop import Record
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
 _LINES_EVERY = 10.0  # seconds, where there is no terminal
+
+
+@dataclass
+class Watch:
+    """Is told how a run goes, and may stop it."""
+
+    stage: Callable[[str], None] = lambda words: None
+    begin: Callable[[int, int], None] = lambda done, steps: None
+    step: Callable[[int], None] = lambda step: None
+    record: Callable[[Mapping[str, Any]], None] = lambda record: None
+    stop: Callable[[], bool] = lambda: False
+    download: Callable[[int, int], None] | None = None
+    count: Callable[[str, int, int], None] = lambda words, done, total: None
+
+
+class Display:
+    """Bars with names on a terminal; elsewhere plain lines, of what is said and no more."""
+
+    def __init__(self, console: Console, bars: Progress) -> None:
+        self._console, self._bars = console, bars
+        self._tasks: dict[str, TaskID] = {}
+        self._said = time.monotonic()
+
+    @property
+    def terminal(self) -> bool:
+        """Whether there are bars."""
+        return self._console.is_terminal
+
+    @property
+    def since(self) -> float:
+        """Seconds since the last line."""
+        return time.monotonic() - self._said
+
+    def say(self, words: str) -> None:
+        """A line, where there is no terminal."""
+        if not self.terminal:
+            self._said = time.monotonic()
+            self._console.print(words, soft_wrap=True, highlight=False)
+
+    def bar(self, name: str, *, words: str | None = None, **fields: Any) -> None:
+        """Update the bar of this name: its `words`, a `note`, and rich's own completed, total, visible."""
+        if not self.terminal:
+            return
+        if name not in self._tasks:
+            self._tasks[name] = self._bars.add_task(words or name, total=None, note="")
+        self._bars.update(self._tasks[name], description=words, **fields)
+
+    def only(self, name: str, done: int, total: int | None = None) -> None:
+        """Update the bar of this name, and take all others away; a line when it is done."""
+        for other in self._tasks.keys() - {name}:
+            self._bars.remove_task(self._tasks.pop(other))
+        self.bar(name, completed=done, total=total)
+        if done == total:
+            self.say(f"{name}: {total:,} steps")
+
+    def follow(self, items: Iterable[Any], name: str) -> Iterator[Any]:
+        """The items, counted as they come."""
+        for number, item in enumerate(items, 1):
+            self.only(name, number)
+            yield item
+
+
+@contextmanager
+def display(console: Console | None = None, *, lasting: bool = False) -> Generator[Display]:
+    """A display on the error stream, or on a console; a `lasting` one leaves its last bars on the terminal."""
+    console = Console(stderr=True) if console is None else console
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[note]}"),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=console, disable=not console.is_terminal, transient=not lasting) as bars:
+        yield Display(console, bars)
+
+
+# --- a run -----------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
 def watching(console: Console) -> Generator[tuple[Watch, Callable[[], int]]]:
     """A watch for a run, and a function that says which signal stopped it (0: none)."""
-    with _signals() as stopped:
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[note]}"),
-            TimeRemainingColumn(),
-        )
-        with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-            yield (_Bar(bar, stopped) if console.is_terminal else _Lines(console, stopped)).watch(), stopped
+    with _signals() as stopped, display(console, lasting=True) as shown:
+        yield _Told(shown, stopped).watch(), stopped
 
 
 @contextmanager
@@ -54,70 +121,58 @@ def _signals() -> Generator[Callable[[], int]]:
             signal.signal(number, handler)
 
 
-class _Bar:
-    def __init__(self, bar: Progress, stopped: Callable[[], int]) -> None:
-        self._bar, self._stopped = bar, stopped
-        self._task = bar.add_task("starting", total=None, note="")
+class _Told:
+    """A run on a display: one bar, or lines for a log.
+
+    There are no lines before the first release, so that what is wrong with the input is one line alone.
+    """
+
+    def __init__(self, shown: Display, stopped: Callable[[], int]) -> None:
+        self._shown, self._stopped, self._steps = shown, stopped, 0
+        shown.bar("run", words="starting")
 
     def watch(self) -> Watch:
         return Watch(
-            stage=lambda words: self._bar.update(self._task, description=words),
-            begin=lambda done, steps: self._bar.update(self._task, completed=done, total=steps),
-            step=lambda step: self._bar.update(self._task, completed=step),
-            record=lambda record: self._bar.update(self._task, note=in_words(record)),
+            stage=lambda words: self._shown.bar("run", words=words),
+            begin=self._begin,
+            step=self._step,
+            record=self._record,
             stop=lambda: bool(self._stopped()),
-            download=self._download,
+            download=self._download if self._shown.terminal else None,
             count=self._count,
         )
+
+    def _begin(self, done: int, steps: int) -> None:
+        self._steps = steps
+        self._shown.bar("run", completed=done, total=steps)
+        if done:
+            self._shown.say(f"continuing after step {done:,} of {steps:,}")
+
+    def _step(self, step: int) -> None:
+        self._shown.bar("run", completed=step)
+        if self._shown.since > _LINES_EVERY:
+            self._shown.say(f"step {step:,} of {self._steps:,}")
+
+    def _record(self, record: Mapping[str, Any]) -> None:
+        self._shown.bar("run", note=in_words(record))
+        self._shown.say(f"step {record['step']:,} of {self._steps:,}: {in_words(record)}")
 
     def _download(self, done: int, total: int) -> None:
         if self._stopped():  # nothing has begun that would have to be saved
             raise SystemExit(128 + self._stopped())
-        self._bar.update(self._task, completed=done, total=total or None)
+        self._shown.bar("run", completed=done, total=total or None)
 
     def _count(self, words: str, done: int, total: int) -> None:
-        self._bar.update(self._task, description=words)
+        self._shown.bar("run", words=words)
         self._download(done, total)
+        if self._shown.since > _LINES_EVERY:
+            self._shown.say(f"{words}: {done:,} of {total:,}")
 
 
-class _Lines:
-    """Lines for a log; none before the first release, so that what is wrong with the input is one line alone."""
-
-    def __init__(self, console: Console, stopped: Callable[[], int]) -> None:
-        self._console, self._stopped = console, stopped
-        self._steps, self._said = 0, time.monotonic()
-
-    def watch(self) -> Watch:
-        return Watch(
-            begin=self._begin,
-            step=self._step,
-            record=lambda record: self._say(f"step {record['step']:,} of {self._steps:,}: {in_words(record)}"),
-            stop=lambda: bool(self._stopped()),
-            count=self._count,
-        )
-
-    def _count(self, words: str, done: int, total: int) -> None:
-        if self._stopped():  # nothing has begun that would have to be saved
-            raise SystemExit(128 + self._stopped())
-        if time.monotonic() - self._said > _LINES_EVERY:
-            self._say(f"{words}: {done:,} of {total:,}")
-
-    def _begin(self, done: int, steps: int) -> None:
-        self._steps = steps
-        if done:
-            self._say(f"continuing after step {done:,} of {steps:,}")
-
-    def _step(self, step: int) -> None:
-        if time.monotonic() - self._said > _LINES_EVERY:
-            self._say(f"step {step:,} of {self._steps:,}")
-
-    def _say(self, words: str) -> None:
-        self._said = time.monotonic()
-        self._console.print(words, soft_wrap=True, highlight=False)
-
-
-def in_words(record: Record) -> str:
+def in_words(record: Mapping[str, Any]) -> str:
     """The main figures of a record."""
+    from discreet.accounting.guarantee import round_up  # which takes longer to import than a command line to parse
+
     left = record.get("epsilon_left")
     parts = [f"ε {round_up(float(record['epsilon']))}" + (f", {left:.3g} left" if left is not None else "")]
     if record.get("accuracy") is not None:

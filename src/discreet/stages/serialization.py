@@ -1,6 +1,7 @@
 """Stages as plain values and back: what plans, ledgers and guarantees write down of them."""
 
 import json
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -51,3 +52,18 @@ def to_toml(values: Mapping[str, Any]) -> str:
 
     write(values, "")
     return "\n".join(lines) + "\n"
+
+
+def json_values(value: Any) -> Any:
+    """The same without the numbers that JSON does not have: infinite ones are "inf" and "-inf", NaN is None.
+
+    >>> json_values({"epsilon": math.inf, "interval": (-math.inf, math.nan, 1.5)})
+    {'epsilon': 'inf', 'interval': ['-inf', None, 1.5]}
+    """
+    if isinstance(value, Mapping):
+        return {key: json_values(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_values(inner) for inner in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
+    return value

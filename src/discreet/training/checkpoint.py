@@ -175,8 +175,8 @@ def _unflatten(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     if kind == "table":
         return {_unflatten(k, tensors): _unflatten(v, tensors) for k, v in inner}
     if kind in ("list", "tuple"):
-        made = [_unflatten(v, tensors) for v in inner]
-        return made if kind == "list" else tuple(made)
+        items = [_unflatten(v, tensors) for v in inner]
+        return items if kind == "list" else tuple(items)
     raise ValueError(f"{kind!r} is not known")
 
 

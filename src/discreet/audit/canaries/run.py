@@ -18,7 +18,8 @@ from discreet.audit.one_run import OneRun
 from discreet.release.attachment import attach
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
-from discreet.training.loop import Loss, Rows, loss_for
+from discreet.training.evaluation import loss_for
+from discreet.training.options import Loss, Rows
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,7 @@ from discreet.release.guards import trainable
 from discreet.stages.noise import Gaussian
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
-from discreet.training.loop import Loss, Rows
+from discreet.training.options import Loss, Rows
 
 Score = Literal["likelihood", "sum", "parameters", "loss"]
 

@@ -16,7 +16,7 @@ from discreet.release.guards import trainable
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
 from discreet.stages.sensitivity import Layout, norm_of
-from discreet.training.loop import Rows
+from discreet.training.options import Rows
 
 DATA, EXCLUDED = -1, -2  # what stands in place of a canary's number
 

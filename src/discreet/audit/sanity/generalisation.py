@@ -14,7 +14,7 @@ import torch
 from discreet._check import check_int
 from discreet.audit.sanity.setting import Pair, Setting, Tell, quiet
 from discreet.audit.sanity.verdict import Verdict, margin
-from discreet.training.loop import evaluate
+from discreet.training.evaluation import evaluate
 
 
 @dataclass(frozen=True)

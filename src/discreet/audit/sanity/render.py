@@ -2,19 +2,20 @@
 
 import json
 import math
-from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
+from discreet import _storage as storage
 from discreet.accounting.guarantee import round_up
 from discreet.audit.sanity.running import Calibrated, Checked
 from discreet.audit.sanity.verdict import Verdict
 from discreet.errors import ConfigError
 from discreet.report import plots
+from discreet.report.pictures import can_picture, save_picture
+from discreet.stages.serialization import json_values
 
 _STYLES = {"pass": "green", "too weak": "yellow", "broken": "bold red", "says nothing": "dim"}
 
@@ -42,25 +43,22 @@ def words(results: Checked | Calibrated) -> str:
     return "\n".join([*(str(verdict) for _, verdict, _, _ in _rows(results)), "", plan])
 
 
-def as_json(results: Checked | Calibrated) -> str:
-    """Everything, for machines; infinite figures are the word "inf"."""
-    return json.dumps(_plain(results.to_dict()), ensure_ascii=False)
-
-
 def write(folder: Path, results: Checked | Calibrated) -> None:
     """check.json, and the figures as PNG and SVG where matplotlib is installed."""
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / "check.json").write_text(as_json(results), encoding="utf-8")
+        storage.make_folder(folder)
+        storage.replace(folder / "check.json", json.dumps(json_values(results.to_dict()), ensure_ascii=False))
     except OSError as error:
         raise ConfigError(f"the check cannot be written to {folder}: {error}") from error
-    if isinstance(results, Calibrated) or find_spec("matplotlib") is None:
+    if isinstance(results, Calibrated) or not can_picture():
         return
     for ending in ("png", "svg"):
         if results.memorisation is not None:
-            plots.memorisation(folder / f"memorisation.{ending}", results.memorisation, results.generalisation)
+            save_picture(
+                folder / f"memorisation.{ending}", plots.memorisation(results.memorisation, results.generalisation)
+            )
         if results.patterns is not None:
-            plots.patterns(folder / f"patterns.{ending}", results.patterns)
+            save_picture(folder / f"patterns.{ending}", plots.patterns(results.patterns))
 
 
 def _rows(results: Checked) -> list[tuple[str, Verdict, float, str]]:
@@ -121,13 +119,3 @@ def _mean(values: tuple[float, ...]) -> str:
 
 def _epsilon(value: float) -> str:
     return round_up(value) if value < 1e4 else f"{value:.1e}"
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None if math.isnan(value) else "inf" if value > 0 else "-inf"
-    return value

@@ -18,8 +18,8 @@ from discreet.data import load
 from discreet.errors import ConfigError
 from discreet.models.networks import build
 from discreet.release.batching import as_tensors
+from discreet.runs.build import local_of, make_optimizer
 from discreet.runs.config import EXAMPLES, SHAPES, Config, merged
-from discreet.runs.run import local_of, make_optimizer
 from discreet.stages.plan import Plan
 
 _EXAMPLES, _EPOCHS = 1_000, 20.0  # of a small check

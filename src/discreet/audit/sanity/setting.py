@@ -11,7 +11,8 @@ from discreet.accounting.calibrate import calibrate
 from discreet.errors import ConfigError
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
-from discreet.training.loop import evaluate, fit, loss_for
+from discreet.training.evaluation import evaluate, loss_for
+from discreet.training.loop import fit
 
 Pair = tuple[Tensor, Tensor]
 Optimizer = Callable[[nn.Module], torch.optim.Optimizer]

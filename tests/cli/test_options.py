@@ -1,0 +1,57 @@
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from discreet.cli.app import app
+from discreet.cli.options import config_flags
+from discreet.runs.config import documented
+
+COMMANDS = typer.main.get_command(app).commands
+FIELDS = {f"{field.section}.{field.name}": field for field in documented()}
+TRAIN = {
+    "--out", "--data", "--folder", "--label", "--schema", "--model", "--method", "--epsilon", "--noise", "--delta",
+    "--epochs", "--steps", "--batch-size", "--optimizer", "--learning-rate", "--momentum", "--schedule", "--averaging",
+    "--seed", "--chunk", "--device", "--tensorboard", "--audit", "--set", "--show", "--json",
+}  # fmt: skip
+
+
+def flags(command):
+    return {name: p for p in COMMANDS[command].params if p.param_type_name == "option" for name in p.opts}
+
+
+def test_train_has_its_flags_and_they_say_what_the_file_says():
+    assert set(flags("train")) - {"--help"} == TRAIN
+    assert flags("train")["--epsilon"].help == FIELDS["budget.epsilon"].description
+    assert flags("train")["--batch-size"].type.name == "integer"
+    assert flags("train")["--tensorboard"].is_flag
+    assert not flags("train")["--tensorboard"].secondary_opts
+
+
+@pytest.mark.parametrize("command", ["train", "federate", "check"])
+def test_a_flag_that_is_not_given_changes_nothing(command):
+    for name in ("--epsilon", "--batch-size" if command != "federate" else "--rounds", "--optimizer"):
+        assert flags(command)[name].default is None
+
+
+def test_a_flag_may_have_two_names():
+    assert flags("check")["--rounds"] is flags("check")["--steps"]
+    assert flags("federate")["--rounds"].help == "How many rounds, each a release."
+
+
+def test_a_command_gets_its_flags_by_field():
+    told = []
+    small = typer.Typer()
+
+    @small.command()
+    @config_flags({"epsilon": "budget.epsilon", "model": "model.name"})
+    def run(*, flags: dict[str, object], twice: bool = False) -> None:
+        told.append((flags, twice))
+
+    assert CliRunner().invoke(small, ["--epsilon", "2", "--twice"]).exit_code == 0
+    assert told == [({"budget.epsilon": 2.0, "model.name": None}, True)]
+    assert CliRunner().invoke(small, ["--epsilon", "two"]).exit_code == 2
+
+
+def test_a_field_that_the_file_does_not_have_is_no_flag():
+    with pytest.raises(KeyError, match="epsilom"):
+        config_flags({"epsilon": "budget.epsilom"})(lambda flags: None)
