@@ -22,11 +22,11 @@ from discreet.distributed.data_digest import SameRows
 from discreet.distributed.fsdp import Sharding, sharding_of
 from discreet.distributed.ranks import ALONE, Group, Ranks, Shares, facts, find, fingerprint
 from discreet.errors import ConfigError, PrivacyError
-from discreet.gradients import Engine
-from discreet.gradients.engine import MEMORY, UnitGradients
-from discreet.gradients.forms import KEEP, Known, squared_norms
+from discreet.gradients import Engine, UnitGradients
+from discreet.gradients.engine import MEMORY
+from discreet.gradients.forms import STORED, KnownNorms, squared_norms
 from discreet.gradients.graph import now
-from discreet.gradients.locate import Inseparable
+from discreet.gradients.refusals import Inseparable
 from discreet.ledger import Ledger, named
 from discreet.release.batching import Collate, Draw, PaddedCollate, length_of, load, reader, tensors_of
 from discreet.release.chunk_size import ran_out
@@ -145,7 +145,7 @@ class Private(Session):
         super().__init__(aggregate)
         self._measure = plan.mechanism.bound.needs == "norms"
         if self._slots is not None or not aggregate.takes_turns:
-            self._engine.endings = (KEEP,)
+            self._engine.storage_modes = (STORED,)
         self._gate: Any = None
         try:
             if plan.mechanism.bound.needs == "outputs":
@@ -244,7 +244,7 @@ class Private(Session):
 
     def _begin(self) -> int:
         """Forget whatever batch was open: one iteration at a time owns the logical batch."""
-        self._engine.known = None
+        self._engine.known_norms = None
         self._iteration += 1
         self._chunks.clear()
         if self._passes is not None:
@@ -328,11 +328,11 @@ class Private(Session):
             chunk.batch = _leaves(batch, digest=self._isolation is not None and self._probed(chunk.step))
             self._opened()
             if chunk.norms is not None:
-                self._engine.known = Known(batch if isinstance(batch, Tensor) else batch[0], chunk.norms)
+                self._engine.known_norms = KnownNorms(batch if isinstance(batch, Tensor) else batch[0], chunk.norms)
             try:
                 yield batch
             finally:
-                self._engine.known = None
+                self._engine.known_norms = None
             if iteration == self._iteration and not chunk.done:
                 self._begin()
                 with self._ranks.reported():
@@ -516,7 +516,7 @@ class Private(Session):
         assert self._read is not None
         assert chunk.indices is not None
         (row, collate), released = self._read, False
-        self._engine.known = None
+        self._engine.known_norms = None
         self._chunks.clear()
         for start in range(0, chunk.units, size):
             part = slice(start, start + size)
@@ -709,7 +709,7 @@ class Private(Session):
                     f"parameter {current[id(tensor)]!r} was unfrozen, added or replaced after attach, so nothing "
                     "bounds its gradient; detach and attach again."
                 )
-        if not gradients.uses:
+        if not gradients.forms:
             raise PrivacyError(
                 "the losses come from another model: nothing that the plan is attached to took part in them. Attach "
                 "the model that is trained, and not a copy of it."
