@@ -80,7 +80,7 @@ def test_wrong_pins_are_refused_by_name():
     model, x = network(), R(4, 8, 8, 8)
     with pytest.raises(ConfigError, match=r"'9.weight'.*no trainable parameter"):
         Engine(model, kernels={"9.weight": "gram"})
-    with pytest.raises(ConfigError, match=r"'0.weight' has no kernel 'product'; it has gram, grouped, grouped\+keep"):
+    with pytest.raises(ConfigError, match=r"'0.weight' has no kernel 'product'; it has gram, grouped, grouped\+chu"):
         chosen(model, x, kernels={"0.weight": "product"})
 
 

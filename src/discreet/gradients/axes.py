@@ -78,9 +78,7 @@ class Route:
         return places
 
 
-def _place_below(
-    graph: Graph, op: Op, output: Edge, place: Place, number: int, edge: Edge, units: int
-) -> Place | None:  # fmt: skip
+def _place_below(graph: Graph, op: Op, output: Edge, place: Place, number: int, edge: Edge, units: int) -> Place | None:
     """Where the units stand in an op's input, given where they stand in an output of it; None if nothing tells."""
     node, given = graph.nodes[output[0]], graph.shape(edge)
     saved = saved_numbers(node, op.fields(type(node)))

@@ -130,7 +130,7 @@ class Engine:
 
     def _analysed(
         self, graph: Graph, losses: Tensor, units: int, before: Structure | None
-    ) -> tuple[Structure, PassPlan]:  # fmt: skip
+    ) -> tuple[Structure, PassPlan]:
         """Probe the isolation of units in a graph: its structure, which is remembered if it holds for other data."""
         preparations = {} if before is None else before.analysis.preparations
         analysis = analyse(graph, losses, units, own_tensors(self._model), preparations)

@@ -188,7 +188,7 @@ class Structure:
 
 def _applicable(
     graph: Graph, point: SplitPoint, of: ParamInput, rows: Rows | Members | None, units: int
-) -> Rule | None:  # fmt: skip
+) -> Rule | None:
     """The rule for an input, if there is one that covers where the units stand and the shapes."""
     rule = RULES.get((of.op, of.number))
     if rule is None or rows is None:
