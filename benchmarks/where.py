@@ -36,10 +36,11 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import discreet
-from discreet.gradients import engine
-from discreet.gradients.convolution import Convolution
-from discreet.gradients.forms import OuterProducts
-from discreet.gradients.reparametrized import Prepared
+from discreet.gradients import engine, results
+from discreet.gradients.forms import OuterProducts, PerExampleGrad
+from discreet.gradients.forms.base import GRAM, Kernel
+from discreet.gradients.forms.convolution import Convolution
+from discreet.gradients.forms.reparametrized import Prepared
 from discreet.release import private, sums
 from discreet.release import private_sum as aggregate
 from discreet.release.preflight import watch
@@ -90,7 +91,7 @@ INSIDE = (
     (private.Private, "backward", "rest"),
     (engine.Pass, "backward", "backward"),
     (engine.Pass, "_visit", "gradients"),
-    (engine.UnitGradients, "_measure", "gradients"),
+    (results.UnitGradients, "_measure", "gradients"),
     (aggregate.PrivateSum, "add", "bound"),
     (sums.FloatSums, "add_weighted", "sums"),
     (sums.FloatSums, "release", "noise"),
@@ -154,26 +155,26 @@ def milliseconds(function: Callable[[], Any]) -> float:
 @torch.no_grad()
 def floor(handle: "discreet.release.private.Private", losses: Tensor) -> tuple[float, float]:
     """Milliseconds of the noise, and of what one gradient an example costs more than one for all."""
-    uses = handle._engine.gradients(losses, len(losses), measure=False).uses
+    forms = handle._engine.gradients(losses, len(losses), measure=False).forms
     source, room = KeyTree().stream("floor", 0), torch.empty(sum(p.numel() for p in handle._engine.parameters.values()))
-    return milliseconds(lambda: source.fill_normal(room, 1.0)), sum(extra(uses[name]) for name in handle.kernels)
+    return milliseconds(lambda: source.fill_normal(room, 1.0)), sum(extra(forms[name]) for name in handle.kernels)
 
 
-def extra(use: Any) -> float:
+def extra(form: PerExampleGrad) -> float:
     """The same for one parameter, by the best of its kernels."""
-    use = use.use if isinstance(use, Prepared) else use
-    if not isinstance(use, (OuterProducts, Convolution)):
+    form = form.form if isinstance(form, Prepared) else form
+    if not isinstance(form, (OuterProducts, Convolution)):
         return 0.0
-    weights, out = torch.ones(use.units), torch.zeros(use.shape)
-    together = milliseconds(lambda: use.add_weighted(weights, out))
+    weights, out = torch.ones(form.units), torch.zeros(form.shape)
+    together = milliseconds(lambda: form.add_weighted(weights, out))
     few = torch.rand(16, 1 << 20)
-    added = milliseconds(lambda: torch.mv(few.t(), weights.new_ones(16))) * use.units * out.numel() / few.numel()
-    found = []
-    for way in {kernel.partition("+")[0] for kernel in use.kernels()}:
-        use.kernel = way
-        measured = milliseconds(use.norms)
-        found.append(measured if way == "gram" else measured + added - together)
-    return min(found)
+    added = milliseconds(lambda: torch.mv(few.t(), weights.new_ones(16))) * form.units * out.numel() / few.numel()
+    costs = []
+    for way in {kernel.way for kernel in form.kernels()}:
+        form.kernel = Kernel(way)
+        measured = milliseconds(form.norms)
+        costs.append(measured if way == GRAM.way else measured + added - together)
+    return min(costs)
 
 
 def measure(step: Callable[[], None], clock: Clock, steps: int) -> dict[str, float]:

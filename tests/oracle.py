@@ -51,7 +51,7 @@ def assert_exact(
 
 def assert_equal(gradients, expected, tolerance):
     units = gradients.units
-    _assert_turns_equal(gradients, expected, tolerance)
+    _assert_chunks_equal(gradients, expected, tolerance)
     for name, squared in gradients.norms().items():
         _close(f"norm of {name}", squared.sqrt(), norms(expected[name]), tolerance, each=True)
     weights = torch.linspace(0.1, 1, units, dtype=next(iter(expected.values())).dtype)
@@ -66,26 +66,28 @@ def assert_equal(gradients, expected, tolerance):
         _close(f"selection of {name}", squared.sqrt(), norms(expected[name][chosen]), tolerance)
 
 
-def _assert_turns_equal(gradients, expected, tolerance):
-    """The same for units that have their turn, if any parameter waits for that: norms, a selection, and the sum."""
-    turns = gradients.in_turns()
-    if turns is None:
+def _assert_chunks_equal(gradients, expected, tolerance):
+    """The same for chunks of units, if any parameter waits for them: norms, a selection, and the sum."""
+    chunks = gradients.in_chunks()
+    if chunks is None:
         return
     weights = torch.linspace(1, 0.1, gradients.units, dtype=next(iter(expected.values())).dtype)
     sums = {name: torch.zeros(e.shape[1:], dtype=e.dtype) for name, e in expected.items()}
-    for (start, stop), some in zip(turns.ranges, turns, strict=True):
+    for (start, stop), some in zip(chunks.ranges, chunks, strict=True):
         last = some.select(torch.tensor([stop - start - 1]))
         for name, each in expected.items():
-            _close(f"norm of {name} in turn", some.norms()[name].sqrt(), norms(each[start:stop]), tolerance, each=True)
-            _close(f"the last of {name} in turn", last.norms()[name].sqrt(), norms(each[stop - 1 : stop]), tolerance)
+            _close(
+                f"norm of {name} in a chunk", some.norms()[name].sqrt(), norms(each[start:stop]), tolerance, each=True
+            )
+            _close(f"the last of {name} in a chunk", last.norms()[name].sqrt(), norms(each[stop - 1 : stop]), tolerance)
         for name, each in some.each(0, stop - start).items():
-            _close(f"gradients of {name} in turn", each, expected[name][start:stop], tolerance)
+            _close(f"gradients of {name} in a chunk", each, expected[name][start:stop], tolerance)
         some.add_weighted(dict.fromkeys(expected, weights[start:stop]), sums)
-    for name, total in turns.totals().items():
+    for name, total in chunks.totals().items():
         sums[name] += total
-    turns.rest.add_weighted(dict.fromkeys(expected, weights), sums)
+    chunks.rest.add_weighted(dict.fromkeys(expected, weights), sums)
     for name, total in sums.items():
-        _close(f"sum of {name} by turns", total, torch.einsum("u,u...->...", weights, expected[name]), tolerance)
+        _close(f"sum of {name} by chunks", total, torch.einsum("u,u...->...", weights, expected[name]), tolerance)
 
 
 def norms(each):

@@ -16,7 +16,7 @@ import typer
 import discreet
 from discreet.cli import app as cli
 from discreet.data.schema import rules_of
-from discreet.gradients import rules
+from discreet.gradients.rules import registry
 from discreet.runs import config
 
 ROOT = Path(__file__).parent.parent
@@ -56,7 +56,8 @@ def test_a_block_of_the_docs_runs(block, monkeypatch, tmp_path):
                 continue
             pytest.skip(reason=f"{package} is not installed: pip install 'discreet[{extra}]'")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
+    monkeypatch.setattr(registry, "RULES", dict(registry.RULES))
+    monkeypatch.setattr("discreet.gradients.structure.RULES", registry.RULES)
     exec(compile(block, "docs", "exec"), {"__name__": "docs"})
     if "accelerate" in block:  # which remembers its first settings for the whole process
         from accelerate.state import AcceleratorState

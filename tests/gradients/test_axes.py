@@ -8,10 +8,11 @@ from torch.nn import functional as F
 
 from discreet.gradients import Engine
 from discreet.gradients import engine as engine_module
-from discreet.gradients.axes import Step, _viewed, readings, rows_at
+from discreet.gradients.axes import readings, rows_at
 from discreet.gradients.graph import walk
 from discreet.gradients.layout import Rows
-from discreet.gradients.locate import Inseparable
+from discreet.gradients.ops import Step, _viewed
+from discreet.gradients.refusals import Inseparable
 
 R = torch.randn
 
@@ -230,7 +231,7 @@ def test_usual_networks_are_analysed_once(name, loss, monkeypatch):
     ],
 )
 def test_units_in_another_shape(place, made, given, expected):
-    found = _viewed(Step(None, 0, 0, place, made, given, 5))
+    found = _viewed(Step({}, 0, 0, place, made, given, 5))
     assert found == expected
     owner = torch.arange(made[place[0]]).div(place[1], rounding_mode="floor") % 5
     whole = owner.view([-1 if d == place[0] else 1 for d in range(len(made))]).expand(made).reshape(given)

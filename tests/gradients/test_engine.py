@@ -9,8 +9,9 @@ from torch.nn.utils import parametrizations
 from torch.utils.checkpoint import checkpoint
 
 from discreet import PrivacyError
-from discreet.gradients import Call, Engine, convolution, rule, rules
-from discreet.gradients import forms as uses
+from discreet.gradients import Engine, OpContext, rule
+from discreet.gradients.forms import base, convolution
+from discreet.gradients.rules import registry
 
 B = 5
 R = torch.randn
@@ -229,14 +230,14 @@ def test_there_are_at_least_25_configurations():
     assert len(CASES) >= 25
 
 
-KEPT = [f"{way}+{when}" for way in ("product", "unfold", "grouped") for when in ("keep", "turns")]
+KEPT = [f"{way}+{when}" for way in ("product", "unfold", "grouped") for when in ("keep", "chunked")]
 KERNELS = ("product", "unfold", "grouped", "gram", *KEPT)
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_every_kernel_is_exact_on_every_configuration(name, monkeypatch):
-    monkeypatch.setattr(uses, "PART_BYTES", 400)
-    monkeypatch.setattr(uses, "TURN_BYTES", 900)
+    monkeypatch.setattr(base, "PART_BYTES", 400)
+    monkeypatch.setattr(base, "CHUNK_BYTES", 900)
     model, *inputs = CASES[name]
     slack = 10.0 if name == "orthogonal weight" else 1.0
     for kernel in KERNELS:
@@ -247,11 +248,11 @@ def test_every_kernel_is_exact_on_every_configuration(name, monkeypatch):
     assert_exact(model, *inputs, slack=slack, memory=math.inf)
 
 
-@pytest.mark.parametrize("kernel", ["product", "product+keep", "product+turns", "gram"])
+@pytest.mark.parametrize("kernel", ["product", "product+keep", "product+chunked", "gram"])
 @pytest.mark.parametrize("rows", [1, 3, 90])
 def test_every_kernel_for_products_is_exact(monkeypatch, kernel, rows):
-    monkeypatch.setattr(uses, "PART_BYTES", 4000)
-    monkeypatch.setattr(uses, "TURN_BYTES", 4000)
+    monkeypatch.setattr(base, "PART_BYTES", 4000)
+    monkeypatch.setattr(base, "CHUNK_BYTES", 4000)
     assert_exact(nn.Linear(6, 8), R(B, rows, 6), kernels={"*": kernel})
 
 
@@ -261,8 +262,8 @@ def test_every_kernel_for_products_is_exact(monkeypatch, kernel, rows):
 @pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"dilation": 2}], ids=str)
 def test_every_kernel_for_convolutions_is_exact(monkeypatch, kernel, window, channels, options):
     monkeypatch.setattr(convolution, "WINDOW_BYTES", window)
-    monkeypatch.setattr(uses, "PART_BYTES", 4000)
-    monkeypatch.setattr(uses, "TURN_BYTES", 4000)
+    monkeypatch.setattr(base, "PART_BYTES", 4000)
+    monkeypatch.setattr(base, "CHUNK_BYTES", 4000)
     assert_exact(nn.Conv2d(channels, 5, 3, **options), R(B, channels, 8, 7), kernels={"weight": kernel})
 
 
@@ -315,7 +316,7 @@ def test_float32_norms_of_large_layers_stay_accurate():
 def test_frozen_parameters_are_never_touched():
     model, x = nn.Sequential(nn.Linear(3, 4).requires_grad_(False), nn.Linear(4, 2)), R(B, 3)
     gradients = Engine(model).gradients(square_loss(model(x)), B)
-    assert set(gradients.uses) == {"1.weight", "1.bias"}
+    assert set(gradients.forms) == {"1.weight", "1.bias"}
 
 
 def test_dropout_and_other_randomness_are_those_of_the_forward_pass():
@@ -340,19 +341,19 @@ class Scale(torch.autograd.Function):
 
 
 def test_an_op_of_your_own_falls_back_and_is_exact():
-    assert ("ScaleBackward", 1) not in rules.RULES
+    assert ("ScaleBackward", 1) not in registry.RULES
     assert_exact(Apply(lambda m, x: Scale.apply(x, m.w), w=nn.Parameter(R(3))), R(B, 3))
 
 
 def test_a_rule_is_added_with_one_decorator(monkeypatch):
-    monkeypatch.setattr(rules, "RULES", dict(rules.RULES))
-    monkeypatch.setattr("discreet.gradients.engine.RULES", rules.RULES)
+    monkeypatch.setattr(registry, "RULES", dict(registry.RULES))
+    monkeypatch.setattr("discreet.gradients.structure.RULES", registry.RULES)
     called = []
 
     @rule("ScaleBackward", 1, saves=("saved_tensors",))
-    def scale(call: Call):
-        called.append(call.units)
-        return call.gradient * call.saved["saved_tensors"][0]
+    def scale(ctx: OpContext):
+        called.append(ctx.units)
+        return ctx.gradient * ctx.saved["saved_tensors"][0]
 
     assert_exact(Apply(lambda m, x: Scale.apply(x, m.w), w=nn.Parameter(R(3))), R(B, 3))
     assert called

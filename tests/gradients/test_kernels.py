@@ -13,11 +13,12 @@ from torch.utils.checkpoint import checkpoint
 
 from discreet import ConfigError, PrivacyError
 from discreet.gradients import Engine, engine, kernels
-from discreet.gradients import forms as uses
-from discreet.gradients.forms import Kept
+from discreet.gradients.forms import Kernel, Materialised, OuterProducts, base, squared_norms
+from discreet.gradients.forms.materialized import Stored
+from discreet.gradients.forms.outer import gram_norms
+from discreet.gradients.forms.reparametrized import Prepared, Rescaling
 from discreet.gradients.graph import walk
 from discreet.gradients.kernels import Peak
-from discreet.gradients.reparametrized import Prepared, Rescaling
 
 R = torch.randn
 
@@ -67,11 +68,19 @@ def test_pinned_kernels_are_taken():
     assert found["0.weight"] == "unfold"
 
 
+def test_a_kernel_is_written_as_it_is_read():
+    for text in ("gram", "product+keep", "unfold+chunked"):
+        assert str(Kernel.parse(text)) == text
+    assert Kernel.parse("product+turns") == Kernel("product", "chunked")  # its name before
+    model, x = network(), R(4, 8, 8, 8)
+    assert chosen(model, x, kernels={"2.weight": "unfold+turns"})["2.weight"] == "unfold+chunked"
+
+
 def test_wrong_pins_are_refused_by_name():
     model, x = network(), R(4, 8, 8, 8)
     with pytest.raises(ConfigError, match=r"'9.weight'.*no trainable parameter"):
         Engine(model, kernels={"9.weight": "gram"})
-    with pytest.raises(ConfigError, match=r"'0.weight' has no kernel 'product'; it has gram, grouped, grouped\+keep"):
+    with pytest.raises(ConfigError, match=r"'0.weight' has no kernel 'product'; it has gram, grouped, grouped\+chu"):
         chosen(model, x, kernels={"0.weight": "product"})
 
 
@@ -95,9 +104,9 @@ def planned(model, x, monkeypatch):
     """What a first pass has found: the peak, and the costs of each parameter's kernels."""
     seen = []
 
-    def watched(uses, places, peak, *rest):
-        seen.append((uses, peak))
-        return kernels.choose(uses, places, peak, *rest)
+    def watched(forms, places, peak, *rest):
+        seen.append((forms, peak))
+        return kernels.choose(forms, places, peak, *rest)
 
     monkeypatch.setattr(engine, "choose", watched)
     Engine(model).gradients(square_loss(model(x)), len(x))
@@ -114,17 +123,17 @@ def test_the_peak_where_gradients_are_kept_and_where_they_wait_by_hand(monkeypat
     assert peak.ordinary == ordinary
     kept, held = 4 * units * 60 * wide, value * 60  # its gradients; what they are made of, beside the input
     above = value * (60 + 1) + 4 * units * (60 + 1)  # the last layer's input and gradient, and two biases' gradients
-    others = {"0.weight": "product+keep", "4.weight": "product"}
-    assert peak.of(others | {"2.weight": "product+keep"}) == ordinary + above + kept
+    others = {"0.weight": Kernel("product", "keep"), "4.weight": Kernel("product")}
+    assert peak.of(others | {"2.weight": Kernel("product", "keep")}) == ordinary + above + kept
     first = 4 * units * (4 * wide + wide)  # what the first layer keeps: its input's gradient is not made, but counted
-    assert peak.of(others | {"2.weight": "product+turns"}) == ordinary + above + held + first
+    assert peak.of(others | {"2.weight": Kernel("product", "chunked")}) == ordinary + above + held + first
     assert kept > ordinary / 3 > held
 
 
 def test_gradients_wait_for_turns_unless_memory_is_no_concern(monkeypatch):
     monkeypatch.setattr(kernels, "LEAST", 0)
     model = nn.Sequential(nn.Linear(4, 900), nn.Tanh(), nn.Linear(900, 60), nn.Tanh(), nn.Linear(60, 1))
-    assert chosen(model, R(40, 50, 4), memory=1.3)["2.weight"] == "product+turns"
+    assert chosen(model, R(40, 50, 4), memory=1.3)["2.weight"] == "product+chunked"
     assert chosen(model, R(40, 50, 4), memory=math.inf)["2.weight"] == "product+keep"
 
 
@@ -142,7 +151,7 @@ class Widened(nn.Module):
 def stack(units, monkeypatch):
     """What is chosen for some of them, with a turn that takes two layers' gradients."""
     monkeypatch.setattr(kernels, "LEAST", 0)
-    monkeypatch.setattr(uses, "TURN_BYTES", 2 * units * 4 * 64 * 256)
+    monkeypatch.setattr(base, "CHUNK_BYTES", 2 * units * 4 * 64 * 256)
     return chosen(nn.Sequential(*[Widened() for _ in range(4)]), R(units, 48, 64))
 
 
@@ -151,7 +160,7 @@ def test_turns_that_have_room_together_are_taken_together(monkeypatch):
     found = list(stack(16, monkeypatch).values())
     assert len(found) == 8
     assert all("+" in kernel for kernel in found)
-    assert found.count("product+turns") > 4
+    assert found.count("product+chunked") > 4
 
 
 def test_the_choice_does_not_depend_on_where_tensors_lie_in_memory(monkeypatch):
@@ -169,10 +178,10 @@ def test_the_end_of_a_pass_is_the_peak_where_a_turn_takes_more_than_was_freed(mo
     model = nn.Sequential(nn.Linear(100, 120), nn.Tanh(), nn.Linear(120, 90))
     _, peak = planned(model, R(units, rows, 100), monkeypatch)
     turn = 4 * (100 * 120 + 120 * 90)
-    monkeypatch.setattr(uses, "TURN_BYTES", together * turn)
+    monkeypatch.setattr(base, "CHUNK_BYTES", together * turn)
     biases, held = 4 * units * (120 + 90), 4 * units * rows * (100 + 120 + 120 + 90)  # inputs and gradients of both
-    least = peak.of({"0.weight": "product", "2.weight": "product"})
-    found = peak.sizes({"0.weight": "product+turns", "2.weight": "product+turns"})
+    least = peak.of(dict.fromkeys(("0.weight", "2.weight"), Kernel("product")))
+    found = peak.sizes(dict.fromkeys(("0.weight", "2.weight"), Kernel("product", "chunked")))
     assert found == (max(least, biases + held + together * turn), biases + held + together * turn)
 
 
@@ -194,18 +203,18 @@ def test_a_weight_that_is_used_twice_has_the_kernel_that_is_shown():
             return self.layer(torch.tanh(self.layer(x)))
 
     model, x = Twice(), R(5, 6, 8)
-    for kernel in ("product+turns", "gram"):
+    for kernel in ("product+chunked", "gram"):
         found = Engine(model, kernels={"*": kernel})
         for _ in range(2):
             gradients = found.gradients(square_loss(model(x)), 5)
         assert found.kernels == {"layer.weight": kernel}
-        assert gradients.uses["layer.weight"].kernel == kernel
+        assert gradients.forms["layer.weight"].kernel == Kernel.parse(kernel)
         assert_exact(model, x, kernels={"*": kernel})
 
 
 # --- no kernel lets one example touch another ------------------------------------------------------------------------
 
-KEPT = [f"{way}+{when}" for way in ("product", "unfold", "grouped") for when in ("keep", "turns")]
+KEPT = [f"{way}+{when}" for way in ("product", "unfold", "grouped") for when in ("keep", "chunked")]
 KERNELS = ("product", "unfold", "grouped", "gram", *KEPT)
 LAYERS = {
     "linear": (nn.Linear(5, 7), (9, 5)),
@@ -222,7 +231,7 @@ LAYERS = {
 def test_an_example_that_is_not_finite_leaves_the_others_as_they_are(name, kernel, value, monkeypatch):
     layer, shape = LAYERS[name]
     model = nn.Sequential(layer, nn.Flatten(), nn.Tanh())
-    monkeypatch.setattr(uses, "PART_BYTES", 3 * 4 * layer.weight.numel())  # several examples in one native call
+    monkeypatch.setattr(base, "PART_BYTES", 3 * 4 * layer.weight.numel())  # several examples in one native call
     x = R(7, *shape)
     engine = Engine(model, kernels={"*": kernel})
 
@@ -262,7 +271,7 @@ def test_an_op_that_writes_into_a_gradient_that_is_held_is_refused():
 
 def test_kept_pieces_are_one_tensor():
     each = R(10, 3, 2)
-    kept, norms = Kept.made(lambda i, j: each[i:j].clone(), 10, uses.PART_BYTES // 3, uses.squared_norms)
+    kept, norms = Stored.made(lambda i, j: each[i:j].clone(), 10, base.PART_BYTES // 3, squared_norms)
     assert [len(p) for p in kept.pieces] == [3, 3, 3, 1]
     torch.testing.assert_close(norms, each.flatten(1).square().sum(1))
     for start, stop in ((0, 10), (2, 4), (3, 6), (9, 10), (0, 1), (4, 10)):
@@ -354,7 +363,7 @@ def test_short_rows_that_are_rescaled_are_measured_well_by_any_draw():
     pulled = [torch.autograd.grad(made, weight, g, retain_graph=True)[0] for g in gradients]
     exact = torch.stack([p.double().square().sum() for p in pulled]).float()
     for _ in range(200):  # each with a draw of its own; one in twenty was off by more than 1e-5 where it may be
-        prepared = Prepared(uses.Materialised(gradients), edge, weight, isometric=False)
+        prepared = Prepared(Materialised(gradients), edge, weight, isometric=False)
         torch.testing.assert_close(prepared.norms(), exact, rtol=4e-6, atol=0.0)
 
 
@@ -363,9 +372,7 @@ def test_what_standardising_takes_out_is_not_left_in_the_norm():
     weight = nn.Parameter(R(4, 3, 3, 3, dtype=torch.float32))
     made = standardised(weight)
     directions = made.detach() + 1e-5 * R(6, 4, 3, 3, 3)
-    prepared = Prepared(
-        uses.Materialised(directions), torch.autograd.graph.get_gradient_edge(made), weight, isometric=False
-    )
+    prepared = Prepared(Materialised(directions), torch.autograd.graph.get_gradient_edge(made), weight, isometric=False)
     exact = torch.stack([torch.autograd.grad(made, weight, d, retain_graph=True)[0].square().sum() for d in directions])
     torch.testing.assert_close(prepared.norms(), exact, rtol=1e-4, atol=0.0)
 
@@ -443,8 +450,8 @@ def test_mixing_beside_huge_gradients_is_still_seen():
 def test_gram_matrices_of_squares_that_are_too_small_are_not_trusted():
     left, right = torch.full((1, 64, 4), 2.3e-23), torch.full((1, 64, 4), 9e18) * R(1, 64, 1).sign()
     right[:, ::3] *= 0.5
-    use = uses.OuterProducts(left, right)
-    use.kernel = "gram"
+    use = OuterProducts(left, right)
+    use.kernel = Kernel("gram")
     exact = torch.bmm(left.double().mT, right.double()).square().sum((1, 2))
     torch.testing.assert_close(use.norms().double(), exact, rtol=1e-4, atol=0.0)
 
@@ -457,9 +464,9 @@ def of_grams(left, right, tolerance=1e-5):
         made.append(start)
         return torch.bmm(left[start:stop].mT, right[start:stop])
 
-    found = uses.gram_norms(left, right, make)
+    found = gram_norms(left, right, make)
     exact = torch.bmm(left.double().mT, right.double()).square().sum((1, 2))
-    exact[made] = uses.squared_norms(torch.bmm(left.mT, right)).double()[made]
+    exact[made] = squared_norms(torch.bmm(left.mT, right)).double()[made]
     torch.testing.assert_close(found.double(), exact, rtol=tolerance, atol=0.0)
     return len(made)
 
@@ -608,7 +615,7 @@ def test_parts_cover_all_units_once_and_leave_no_thread_idle(monkeypatch):
     for threads in (1, 2, 3):
         monkeypatch.setattr(torch, "get_num_threads", lambda threads=threads: threads)
         for units in (0, 1, 2, 7, 64):
-            for size in (1, uses.PART_BYTES // 5, uses.PART_BYTES, 9 * uses.PART_BYTES):
-                found = uses.parts(units, size)
+            for size in (1, base.PART_BYTES // 5, base.PART_BYTES, 9 * base.PART_BYTES):
+                found = base.parts(units, size)
                 assert [i for start, stop in found for i in range(start, stop)] == list(range(units))
                 assert all((stop - start) % threads == 0 for start, stop in found[:-1])

@@ -171,7 +171,7 @@ def known(model):
     engine = Engine(model)
     for _ in range(3):
         engine.gradients(square_loss(model(R(B, 3))), B)
-    assert engine._known
+    assert engine._structures
     return engine
 
 
@@ -207,7 +207,7 @@ def test_a_parameter_that_is_replaced_is_a_stranger_though_its_graph_has_the_sam
     model[2].bias = nn.Parameter(R(3))
     found = engine.gradients(square_loss(model(R(B, 3))), B)
     assert [id(tensor) for tensor in found.unmanaged_leaves] == [id(model[2].bias)]
-    assert "2.bias" not in found.uses
+    assert "2.bias" not in found.forms
 
 
 @pytest.mark.parametrize("repeat", range(5))

@@ -7,7 +7,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from discreet import Clip, Gaussian, Mechanism, Plan, Poisson, attach
-from discreet.gradients import forms as uses
+from discreet.gradients.forms import base
 
 
 def moved_by_the_last(make, x, loss, bound=None, kernel=None):
@@ -97,10 +97,10 @@ class Standardised(nn.Module):
         return F.conv1d(x.transpose(1, 2), (self.weight - mean) * torch.rsqrt(variance)).flatten(1)
 
 
-@pytest.mark.parametrize("kernel", ["unfold", "unfold+keep", "unfold+turns"])
+@pytest.mark.parametrize("kernel", ["unfold", "unfold+keep", "unfold+chunked"])
 @pytest.mark.parametrize("size", [1e5, 1e7, 1e9])
 def test_a_unit_of_which_little_is_left_by_a_preparation_is_made_whatever_the_kernel(kernel, size, monkeypatch):
-    monkeypatch.setattr(uses, "TURN_BYTES", 5 * 4 * 3 * 64)
+    monkeypatch.setattr(base, "CHUNK_BYTES", 5 * 4 * 3 * 64)
     x = torch.randn(1, 2, 64, generator=torch.Generator().manual_seed(1)).repeat(32, 1, 1)
     x[-1] = size
     assert moved_by_the_last(Standardised, x, lambda model, rows: model(rows).sum(1), kernel=kernel) <= 1 + 1e-5

@@ -36,7 +36,7 @@ def assert_same(gradients, expected, tolerance=EXACT):
     units = gradients.units
     size = sum(e.flatten(1).square().sum(1) for e in expected.values()).sqrt()
     assert size.min() > 0
-    assert gradients.uses.keys() <= expected.keys() == gradients.norms().keys()
+    assert gradients.forms.keys() <= expected.keys() == gradients.norms().keys()
     weights = torch.linspace(0.1, 1, units, dtype=size.dtype)
     sums = {name: torch.zeros_like(e[0]) for name, e in expected.items()}
     gradients.add_weighted(dict.fromkeys(expected, weights), sums)
@@ -149,12 +149,12 @@ def test_a_frozen_base_costs_nothing(family):
     engine = Engine(model)
     for _ in range(2):
         gradients = engine.gradients(losses_of(model, inputs, labels), len(labels))
-    assert set(gradients.uses) == names
-    (structure,) = engine._known.values()
+    assert set(gradients.forms) == names
+    (structure,) = engine._structures.values()
     assert sorted(
-        name for site in structure.analysis.sites for below in site.below.values() for name in below
+        name for point in structure.analysis.split_points for below in point.below.values() for name in below
     ) == sorted(names)
-    held = {t.data_ptr() for use in gradients.uses.values() for t in use.held() if t.numel()}
+    held = {t.data_ptr() for form in gradients.forms.values() for t in form.held() if t.numel()}
     assert held.isdisjoint(p.data_ptr() for p in model.parameters())
 
 
@@ -208,7 +208,7 @@ def test_what_was_found_is_remembered(family):
     for _ in range(3):
         inputs, labels = batch(family)
         engine.gradients(losses_of(model, inputs, labels), len(labels))
-        seen.append(tuple(map(id, engine._known.values())))
+        seen.append(tuple(map(id, engine._structures.values())))
     assert len(seen[0]) == 1
     assert len(set(seen)) == 1
 

@@ -14,11 +14,11 @@ from torch.utils.checkpoint import checkpoint
 
 import discreet
 from discreet import ConfigError, PrivacyError
-from discreet.gradients import Engine, rules
-from discreet.gradients import locate as sites
-from discreet.gradients.reparametrized import Several
-from discreet.nn import convert, recurrence
-from discreet.nn.recurrence import StepProducts
+from discreet.gradients import Engine, locate, rules
+from discreet.gradients.forms.combined import Several
+from discreet.nn import convert
+from discreet.nn.rnn import Path, cells
+from discreet.nn.rnn.rule import StepProducts
 
 B, T, D, H = 5, 6, 3, 4
 KINDS = {"LSTM": {}, "GRU": {}, "RNN": {}, "RNN relu": {"nonlinearity": "relu"}}
@@ -104,17 +104,17 @@ def test_in_float32_they_differ_by_rounding_alone(kind):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
-@pytest.mark.parametrize("count", [1, recurrence._FEW])  # by NumPy where it can be, and by torch
+@pytest.mark.parametrize("count", [1, cells._FEW])  # by NumPy where it can be, and by torch
 def test_tanh_is_right_to_two_roundings(dtype, count):
     x = torch.cat([torch.linspace(-12, 12, 97), 10.0 ** -torch.arange(30), torch.tensor([0.0, torch.inf, -torch.inf])])
     values = x.to(dtype).repeat(2, count // len(x) + 2, 1)
     found, all_but_one = torch.zeros_like(values), values.shape[1] - 1
-    path = recurrence.Path((values.shape[1], all_but_one))
-    recurrence._tanh(path, values, found)(1)
+    path = Path((values.shape[1], all_but_one))
+    cells._tanh(path, values, found)(1)
     exact = values.double().tanh().to(dtype)
     exact[0] = exact[1, all_but_one:] = 0.0  # another step, and a row that takes no part in this one
     torch.testing.assert_close(found, exact, rtol=2 * torch.finfo(dtype).eps, atol=0.0)
-    recurrence._tanh(path, values, values)(1)
+    cells._tanh(path, values, values)(1)
     assert torch.equal(values[1, :all_but_one], found[1, :all_but_one])
     assert torch.equal(values[0], x.to(dtype).expand_as(values[0]))
 
@@ -363,8 +363,8 @@ def test_the_rule_is_used_and_not_the_fallback(kind, monkeypatch):
     model = Model(pair(kind)[1])
     gradients = Engine(model).gradients(square_loss(model(torch.randn(B, T, D).double())), B)
     gradients.norms()
-    assert isinstance(gradients.uses["layer.weight_ih_l0"], StepProducts)
-    assert not any(isinstance(use, Several) for use in gradients.uses.values())
+    assert isinstance(gradients.forms["layer.weight_ih_l0"], StepProducts)
+    assert not any(isinstance(form, Several) for form in gradients.forms.values())
 
 
 def test_steps_may_be_the_examples():
@@ -391,7 +391,7 @@ def test_isolation_is_seen_by_fingerprints(kind, monkeypatch):
     def refuse(*_, **__):
         pytest.fail("gradients were kept")
 
-    monkeypatch.setattr(sites, "Matching", refuse)
+    monkeypatch.setattr(locate, "Matching", refuse)
     layer = pair(kind, bidirectional=True)[1]
     gradients = Engine(layer).gradients(square_loss(layer(torch.randn(T, B, D).double())[0].transpose(0, 1)), B)
     assert gradients.norms()["weight_ih_l0"].shape == (B,)

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from discreet.nn import products
-from discreet.nn.products import linear, outer
+from discreet.nn.rnn import products
+from discreet.nn.rnn.products import linear, outer
 
 SHAPES = [(4096, 128, 512), (4096, 512, 128), (2064, 96, 130), (2050, 96, 130), (256, 256, 512), (5, 3, 2), (64, 1, 7)]
 

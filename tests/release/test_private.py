@@ -748,7 +748,7 @@ def test_an_error_in_the_middle_of_a_batch_gives_the_whole_batch_up(monkeypatch)
     private.backward(losses(model, x, y))
     x, y = next(batches)
     with monkeypatch.context() as patch:
-        patch.setattr("discreet.gradients.forms.OuterProduct.add_weighted", lambda *a: 1 / 0)
+        patch.setattr("discreet.gradients.forms.outer.OuterProduct.add_weighted", lambda *a: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             private.backward(losses(model, x, y))
     with pytest.raises(PrivacyError, match="no open batch"):
@@ -900,9 +900,9 @@ class TestFixedFeatures:
     def test_are_forgotten_with_the_loop(self):
         _, x, y, private = self.setting()
         for _ in private.batches((x, y), fixed=True):
-            assert private._engine.known is not None
+            assert private._engine.known_norms is not None
             break
-        assert private._engine.known is None
+        assert private._engine.known_norms is None
 
 
 @pytest.mark.parametrize("memory", [0.0, 1.3, math.inf])

@@ -18,7 +18,7 @@ from torch.autograd.graph import GradientEdge
 from torch.utils._pytree import tree_leaves
 
 from discreet.distributed.ranks import Ranks
-from discreet.gradients.passes import Found, FreePasses
+from discreet.gradients.graph import ArrivedGradients, FreePasses
 
 
 class GatheringPasses(FreePasses):
@@ -66,7 +66,9 @@ class GatheringPasses(FreePasses):
             self._losses = None
             self.forget()
 
-    def run(self, losses: Tensor, targets: Sequence[GradientEdge], weights: Tensor, *, retain: bool) -> Found:
+    def run(
+        self, losses: Tensor, targets: Sequence[GradientEdge], weights: Tensor, *, retain: bool
+    ) -> ArrivedGradients:
         if self._free:
             return super().run(losses, targets, weights, retain=retain)
         if not self._is_last:

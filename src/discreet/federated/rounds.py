@@ -11,8 +11,8 @@ from discreet._check import check_positive
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.ranks import refuse
 from discreet.errors import ConfigError, PrivacyError
-from discreet.gradients.engine import UnitGradients
-from discreet.gradients.forms import Materialised, Use, sum_dtype
+from discreet.gradients import UnitGradients
+from discreet.gradients.forms import Materialised, PerExampleGrad, sum_dtype
 from discreet.ledger import Ledger
 from discreet.release.guards import ParameterGuard, ready, trainable
 from discreet.release.private_sum import PrivateSum
@@ -106,11 +106,11 @@ class Rounds(Session):
         if not fresh:
             return
         rows = torch.tensor(fresh)
-        uses: dict[str, Use] = {}
+        forms: dict[str, PerExampleGrad] = {}
         for name, parameter in self._parameters.items():
             moved = updates[name].detach().to(parameter.device, sum_dtype(parameter.dtype))
-            uses[name] = Materialised(moved if len(fresh) == len(users) else moved[rows.to(moved.device)])
-        gradients = UnitGradients(uses, len(fresh), self._parameters)
+            forms[name] = Materialised(moved if len(fresh) == len(users) else moved[rows.to(moved.device)])
+        gradients = UnitGradients(forms, len(fresh), self._parameters)
         self._aggregate.add(gradients, None, None if shares is None else shares[rows])
 
     def release(self) -> None:

@@ -4,23 +4,60 @@ Nothing is hooked into the model. The graph that autograd recorded is the proof 
 trainable parameter is in it, whether it came from a module, a functional call, a parametrisation or the loss.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache, cached_property
-from typing import Any
+from functools import cache, cached_property, partial
+from operator import attrgetter
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch._C import _autograd
+from torch.autograd.graph import GradientEdge
 
 from discreet.errors import PrivacyError
-from discreet.gradients.passes import FreePasses, Passes
+from discreet.gradients.torch_internals import LEAF, Node, next_sequence_number, sequence_number
 
-Node = Any  # torch.autograd.graph.Node, whose saved values torch does not type
+now = next_sequence_number
 Edge = tuple[int, int]  # (index of a node, number of its output)
 
-_LEAF = "torch::autograd::AccumulateGrad"
-_DIM_NAMES = {"_saved_dim", "_saved_dim0", "_saved_dim1", "_saved_dims"}
+DIMENSIONS = ("dim", "dim0", "dim1", "dims")  # saved fields that are part of a graph's structure
+
+# --- backward passes --------------------------------------------------------------------------------------------------
+
+ArrivedGradients = Sequence[Tensor | None]
+
+
+class Passes(Protocol):
+    """Backward passes of one batch: any number that keep the graph, then one last one.
+
+    `last` announces it, and `taken` its end; both tell whether the values of parameters will be read outside their own
+    ops' backward, from then on.
+    """
+
+    def run(
+        self, losses: Tensor, targets: Sequence[GradientEdge], weights: Tensor, *, retain: bool
+    ) -> ArrivedGradients: ...
+    def last(self, *, reads: bool) -> None: ...
+    def taken(self, *, reads: Callable[[], bool]) -> None: ...
+
+
+class FreePasses:
+    """Each as it comes."""
+
+    def run(
+        self, losses: Tensor, targets: Sequence[GradientEdge], weights: Tensor, *, retain: bool
+    ) -> ArrivedGradients:
+        """The gradients of sum(weights * losses) at the targets; None where none arrives."""
+        return torch.autograd.grad(losses, targets, weights, retain_graph=retain, allow_unused=True)
+
+    def last(self, *, reads: bool) -> None:
+        """Nobody waits for it."""
+
+    def taken(self, *, reads: Callable[[], bool]) -> None:
+        """Parameters are there."""
+
+
+# --- the graph --------------------------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -28,7 +65,7 @@ class Graph:
     """Nodes in breadth-first order from the losses; `inputs[i]` are the edges into node i's inputs (None: constant).
 
     `leaves` maps the index of a trainable parameter's node to its name; `signature` is equal for two graphs of
-    the same structure; `strangers` are the other tensors that would get a gradient.
+    the same structure; `unmanaged_leaves` are the other tensors that would get a gradient.
     """
 
     nodes: list[Node]
@@ -42,22 +79,22 @@ class Graph:
     @cached_property
     def consumers(self) -> dict[int, list[int]]:
         """For each node the nodes that use its output."""
-        found: dict[int, list[int]] = {}
+        users: dict[int, list[int]] = {}
         for i, edges in enumerate(self.inputs):
             for edge in edges:
                 if edge is not None:
-                    found.setdefault(edge[0], []).append(i)
-        return found
+                    users.setdefault(edge[0], []).append(i)
+        return users
 
     @cached_property
     def outputs(self) -> dict[int, list[int]]:
         """For each node the numbers of those of its outputs that are used."""
-        found: dict[int, list[int]] = {0: [self.root_output]}
+        used: dict[int, list[int]] = {0: [self.root_output]}
         for edges in self.inputs:
             for edge in edges:
-                if edge is not None and edge[1] not in found.setdefault(edge[0], []):
-                    found[edge[0]].append(edge[1])
-        return found
+                if edge is not None and edge[1] not in used.setdefault(edge[0], []):
+                    used[edge[0]].append(edge[1])
+        return used
 
     def last(self, chosen: Collection[int]) -> list[int]:
         """Those of some nodes below which there is none of the others."""
@@ -71,7 +108,7 @@ class Graph:
     def upwards(self) -> list[int]:
         """The nodes that have inputs, each after all below it: an op is younger than what it was made of."""
         inner = [i for i, edges in enumerate(self.inputs) if edges]
-        return sorted(inner, key=lambda i: self.nodes[i]._sequence_nr())
+        return sorted(inner, key=lambda i: sequence_number(self.nodes[i]))
 
     def shape(self, edge: Edge) -> torch.Size:
         """The shape of an op's output."""
@@ -111,14 +148,14 @@ def walk(losses: Tensor, names: Mapping[int, str], since: int, passes: Passes | 
                 nodes.append(child)
             edges.append((i, number))
         if edges:
-            older |= node._sequence_nr() < since
-            if names_of_dims := _dim_names(type(node)):
-                dims += [getattr(node, name) for name in names_of_dims]
+            older |= sequence_number(node) < since
+            if read_dims := _dims_reader(type(node)):
+                dims.append(read_dims(node))
         else:
             tensor = getattr(node, "variable", None)
-            known = names.get(id(tensor))
-            if known is not None:
-                leaves[len(inputs)] = known
+            parameter = names.get(id(tensor))
+            if parameter is not None:
+                leaves[len(inputs)] = parameter
             elif tensor is not None:
                 unmanaged_leaves.append(tensor)
         inputs.append(tuple(edges))
@@ -128,21 +165,80 @@ def walk(losses: Tensor, names: Mapping[int, str], since: int, passes: Passes | 
             "earlier batch, or an earlier output); compute everything from the batch itself, and detach what is kept."
         )
     passes = FreePasses() if passes is None else passes
-    signature = *map(type, nodes), *inputs, *leaves.items(), *dims
+    signature = *map(type, nodes), *inputs, *leaves.items(), *dims, losses.output_nr
     return Graph(nodes, inputs, leaves, signature, unmanaged_leaves, losses.output_nr, passes)
 
 
 @cache
-def _dim_names(kind: type) -> tuple[str, ...]:
-    """Under which names ops of a kind have saved the dimensions that they work on."""
-    return tuple(name for name in dir(kind) if name in _DIM_NAMES)
-
-
-def now() -> int:
-    """The sequence number that the next op of this thread will get."""
-    return int(_autograd._get_sequence_nr())
+def _dims_reader(kind: type) -> Callable[[Node], Any] | None:
+    """What reads the dimensions that ops of a kind have saved, if they have any."""
+    names = [f"_saved_{name}" for name in DIMENSIONS if hasattr(kind, f"_saved_{name}")]
+    return attrgetter(*names) if names else None
 
 
 def is_leaf(graph: Graph, i: int) -> bool:
     """Whether node i is where a gradient would be accumulated: a parameter, or another tensor that requires one."""
-    return graph.name(i) == _LEAF
+    return graph.name(i) == LEAF
+
+
+# --- gradients at ops -------------------------------------------------------------------------------------------------
+
+
+def gradients_at(
+    graph: Graph, losses: Tensor, edges: Sequence[Edge], weights: Tensor, *, retain: bool
+) -> dict[Edge, Tensor]:
+    """The gradient of sum(weights * losses) at outputs of ops; edges that no gradient reaches are left out."""
+    if not edges:
+        return {}
+    targets = [GradientEdge(graph.nodes[i], number) for i, number in edges]
+    gradients = graph.passes.run(losses, targets, weights, retain=retain)
+    return {edge: g.detach() for edge, g in zip(edges, gradients, strict=True) if g is not None}
+
+
+Visitor = Callable[[int, dict[int, Tensor]], None]
+
+
+def visit(
+    graph: Graph,
+    losses: Tensor,
+    outputs: Mapping[int, Iterable[int]],
+    weights: Tensor,
+    visitor: Visitor,
+    *,
+    retain: bool,
+    last: Sequence[int] | None = None,
+) -> None:
+    """Run one backward pass of sum(weights * losses), and see the gradients at some ops' `outputs` as it goes.
+
+    An op is visited just before its own backward runs: what it saved is still there, and what its outputs' gradients
+    were made of is still in the cache. Nothing is held for it, and the gradients of parameters are never computed: the
+    pass is asked only for the `last` ops, below which there is none to visit (None: they are to be found).
+    """
+    last = graph.last(outputs) if last is None else last
+    missing = set(outputs).difference(last)
+    failed: list[Exception] = []  # the pass goes on, as other processes may be in it
+
+    def hook(n: int, gradients: tuple[Tensor | None, ...]) -> None:
+        missing.discard(n)
+        if failed:
+            return
+        try:
+            visitor(n, {k: g for k in outputs[n] if (g := gradients[k]) is not None})
+        except Exception as error:
+            failed.append(error)
+
+    hooks = [graph.nodes[n].register_prehook(partial(hook, n)) for n in missing]
+    try:
+        gradients = gradients_at(graph, losses, [(n, k) for n in last for k in outputs[n]], weights, retain=retain)
+    finally:
+        for registered in hooks:
+            registered.remove()
+    if failed:
+        raise failed[0]
+    if missing:
+        raise PrivacyError(
+            f"op {graph.name(min(missing))} took no part in the backward pass; its gradients are unknown."
+        )
+    with torch.no_grad():
+        for n in last:
+            visitor(n, {k: gradients.pop((n, k)) for k in outputs[n] if (n, k) in gradients})

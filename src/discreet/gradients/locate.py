@@ -5,15 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import GradientEdge
 
-from discreet.errors import PrivacyError
 from discreet.gradients.axes import Route, readings, rows_at
-from discreet.gradients.graph import Edge, Graph, Node, is_leaf
+from discreet.gradients.graph import Graph, visit
 from discreet.gradients.layout import (
     Factors,
     Fingerprints,
@@ -25,25 +22,15 @@ from discreet.gradients.layout import (
     random_labels,
     subsets,
 )
+from discreet.gradients.ops import finds_positions, masks, rearranges
+from discreet.gradients.refusals import refuse_mixing
+from discreet.gradients.torch_internals import recomputes, saved_tensors
 
 Shapes = tuple[torch.Size, ...]
 
 
-class Inseparable(PrivacyError):
-    """The gradients of a batch cannot be taken apart by examples: these are mixed, or nothing tells them apart."""
-
-
-# ops that only rearrange a parameter: its value is the same for every unit above them, and so is its norm
-REARRANGEMENTS = {
-    "AliasBackward0", "CloneBackward0", "PermuteBackward0", "ReshapeAliasBackward0", "SelectBackward0",
-    "SliceBackward0", "SplitBackward0", "SplitWithSizesBackward0", "SqueezeBackward0", "SqueezeBackward1",
-    "TBackward0", "ToCopyBackward0", "TransposeBackward0", "UnsafeSplitBackward0", "UnsafeViewBackward0",
-    "UnsqueezeBackward0", "ViewBackward0",
-}  # fmt: skip
-
-
 @dataclass(frozen=True)
-class Site:
+class SplitPoint:
     """An op whose output carries the batch, with the inputs that are the same for every unit.
 
     `outputs` says for each of its used outputs where the units stand; `inputs` are the numbers of the inputs that
@@ -58,16 +45,16 @@ class Site:
 
 @dataclass(frozen=True)
 class Analysis:
-    """The sites of a graph's structure.
+    """The split points of a graph's structure.
 
     `evident`: the batch showed every one of them with at least two units, where the structure has them whatever the
-    data is. `recomputes`: reading a saved value twice
-    gave two tensors, so the values are recomputed when they are read (checkpointing). `last` are the sites below which
-    there is no other. `preparations` are the ops below sites that make something of parameters alone, each with the
-    shapes of the constants that went into it; `route` leads from the losses to the sites, where all ops are known.
+    data is. `recomputes`: reading a saved value twice gave two tensors, so the values are recomputed when they are read
+    (checkpointing). `last` are the split points below which there is no other. `preparations` are the ops below split
+    points that make something of parameters alone, each with the shapes of the constants that went into it; `route`
+    leads from the losses to the split points, where all ops are known.
     """
 
-    sites: tuple[Site, ...]
+    split_points: tuple[SplitPoint, ...]
     evident: bool
     recomputes: bool
     last: tuple[int, ...]
@@ -76,13 +63,13 @@ class Analysis:
 
     @cached_property
     def rows(self) -> dict[int, Rows | Members]:
-        """Where the units stand in each site's first output, if it is used."""
-        return {site.node: site.outputs[0].rows for site in self.sites if 0 in site.outputs}
+        """Where the units stand in each split point's first output, if it is used."""
+        return {point.node: point.outputs[0].rows for point in self.split_points if 0 in point.outputs}
 
     @cached_property
     def uses(self) -> Counter[str]:
         """How often each parameter is used."""
-        return Counter(name for site in self.sites for names in site.below.values() for name in names)
+        return Counter(name for point in self.split_points for names in point.below.values() for name in names)
 
     @cached_property
     def several(self) -> frozenset[str]:
@@ -90,84 +77,24 @@ class Analysis:
         return frozenset(name for name, count in self.uses.items() if count > 1)
 
 
-def gradients_at(
-    graph: Graph, losses: Tensor, edges: Sequence[Edge], weights: Tensor, *, retain: bool
-) -> dict[Edge, Tensor]:
-    """The gradient of sum(weights * losses) at outputs of ops; edges that no gradient reaches are left out."""
-    if not edges:
-        return {}
-    targets = [GradientEdge(graph.nodes[i], number) for i, number in edges]
-    found = graph.passes.run(losses, targets, weights, retain=retain)
-    return {edge: g.detach() for edge, g in zip(edges, found, strict=True) if g is not None}
-
-
-Visitor = Callable[[int, dict[int, Tensor]], None]
-
-
-def visit(
-    graph: Graph,
-    losses: Tensor,
-    outputs: Mapping[int, Iterable[int]],
-    weights: Tensor,
-    visitor: Visitor,
-    *,
-    retain: bool,
-    last: Sequence[int] | None = None,
-) -> None:
-    """Run one backward pass of sum(weights * losses), and see the gradients at some ops' `outputs` as it goes.
-
-    An op is visited just before its own backward runs: what it saved is still there, and what its outputs' gradients
-    were made of is still in the cache. Nothing is held for it, and the gradients of parameters are never computed: the
-    pass is asked only for the `last` ops, below which there is none to visit (None: they are to be found).
-    """
-    last = graph.last(outputs) if last is None else last
-    missing = set(outputs).difference(last)
-    failed: list[Exception] = []  # the pass goes on, as other processes may be in it
-
-    def hook(n: int, gradients: tuple[Tensor | None, ...]) -> None:
-        missing.discard(n)
-        if failed:
-            return
-        try:
-            visitor(n, {k: g for k in outputs[n] if (g := gradients[k]) is not None})
-        except Exception as error:
-            failed.append(error)
-
-    hooks = [graph.nodes[n].register_prehook(partial(hook, n)) for n in missing]
-    try:
-        found = gradients_at(graph, losses, [(n, k) for n in last for k in outputs[n]], weights, retain=retain)
-    finally:
-        for registered in hooks:
-            registered.remove()
-    if failed:
-        raise failed[0]
-    if missing:
-        raise PrivacyError(
-            f"op {graph.name(min(missing))} took no part in the backward pass; its gradients are unknown."
-        )
-    with torch.no_grad():
-        for n in last:
-            visitor(n, {k: found.pop((n, k)) for k in outputs[n] if (n, k) in found})
-
-
 def analyse(
     graph: Graph,
     losses: Tensor,
     units: int,
     own: Sequence[Tensor],
-    known: Mapping[int, Shapes] = MappingProxyType({}),
+    before: Mapping[int, Shapes] = MappingProxyType({}),
     *,
     again: bool = False,
 ) -> Analysis:
-    """Find the sites of a graph.
+    """Find the split points of a graph.
 
-    From every parameter upwards: an op whose output carries the batch (found by reweighting the losses) is a site;
+    From every parameter upwards: an op whose output carries the batch (found by reweighting the losses) splits;
     an op that fails, but whose inputs are all made of parameters and of the model's `own` tensors, is part of how the
     parameter is prepared, and the search goes on above it; one that fails with anything else among its inputs, which
-    may be data, is looked at row by row: if each row is one unit's, whichever it is, it is a site all the same, and if
+    may be data, is looked at row by row: if each row is one unit's, whichever it is, it splits all the same, and if
     not, examples are mixed.
 
-    `known` are ops that prepared parameters when they were looked at before, with the shapes of their constants. If
+    `before` are ops that prepared parameters when they were looked at before, with the shapes of their constants. If
     these are the same, or they still may, they are taken for that: it is exact, whatever they are. Before a graph is
     refused it is looked at `again`, leaving units out instead of shrinking them: that takes more passes, but no
     rounding shows as mixing, and neither does a backward pass that is not linear, row by row.
@@ -182,17 +109,17 @@ def analyse(
     failed: dict[int, None] = {}
     seen: dict[int, dict[int, Match | None]] = {}
     unsure = False  # whether some op showed too little of where the units stand in it
-    for n in graph.upwards if known else ():
-        rearranges = graph.name(n) in REARRANGEMENTS and _all_shared(graph, n, shared)
-        same = n in known and _all_shared(graph, n, shared) and known[n] == _constant_shapes(graph, n)
+    for n in graph.upwards if before else ():
+        only_moved = rearranges(graph.name(n)) and _all_shared(graph, n, shared)
+        same = n in before and _all_shared(graph, n, shared) and before[n] == _constant_shapes(graph, n)
         same = same and all(map(_is_finite, _constants(graph, n)))
-        if rearranges or same or (n in known and prepares(n)):
+        if only_moved or same or (n in before and prepares(n)):
             shared.add(n)
     pending = list(shared)
     while pending:
         above = dict.fromkeys(n for i in pending for n in graph.consumers.get(i, []))
         candidates = [n for n in above if n not in shared and n not in carrying and n not in failed]
-        pending = [n for n in candidates if graph.name(n) in REARRANGEMENTS and _all_shared(graph, n, shared)]
+        pending = [n for n in candidates if rearranges(graph.name(n)) and _all_shared(graph, n, shared)]
         shared.update(pending)
         candidates = [n for n in candidates if n not in shared]
         unseen = [n for n in candidates if n not in seen]
@@ -221,159 +148,122 @@ def analyse(
         shared.update(settled)
         pending += settled
     if failed and not again:
-        return analyse(graph, losses, units, own, known, again=True)
+        return analyse(graph, losses, units, own, before, again=True)
     if failed:
-        _refuse_mixing(graph, list(failed))
+        refuse_mixing(graph, list(failed))
     below = _parameters_below(graph, shared)
-    sites: list[Site] = []
+    split_points: list[SplitPoint] = []
     for n, matches in carrying.items():
         inputs = tuple(k for k, e in enumerate(graph.inputs[n]) if e is not None and e[0] in shared)
         if matches:
-            sites.append(Site(n, matches, inputs, {k: below[_child(graph, n, k)] for k in inputs}))
+            split_points.append(SplitPoint(n, matches, inputs, {k: below[_child(graph, n, k)] for k in inputs}))
     reached = all(len(matches) == len(graph.outputs[n]) for n, matches in carrying.items())  # every output that is used
-    found = [m for matches in carrying.values() for m in matches.values()]
-    evident = reached and not unsure and all(m.evident and isinstance(m.rows, Rows) for m in found)
+    every = [m for matches in carrying.values() for m in matches.values()]
+    evident = reached and not unsure and all(m.evident and isinstance(m.rows, Rows) for m in every)
     route = Route.of(graph, shared) if evident else None
-    evident = evident and route is not None and stand(graph, sites, route, units)
-    recomputed = recomputes(graph.nodes[site.node] for site in sites)
-    made = [n for n in shared if n not in graph.leaves and graph.name(n) not in REARRANGEMENTS]
-    prepared = {n: _constant_shapes(graph, n) for n in made}
-    last = tuple(graph.last({site.node for site in sites}))
-    return Analysis(tuple(sites), evident, recomputed, last, prepared, route)
+    evident = evident and route is not None and stand(graph, split_points, route, units)
+    recomputed = recomputes(graph.nodes[point.node] for point in split_points)
+    prepared = {
+        n: _constant_shapes(graph, n) for n in shared if n not in graph.leaves and not rearranges(graph.name(n))
+    }
+    last = tuple(graph.last({point.node for point in split_points}))
+    return Analysis(tuple(split_points), evident, recomputed, last, prepared, route)
 
 
-def stand(graph: Graph, sites: Iterable[Site], route: Route, units: int) -> bool:
-    """Whether the units stand in all sites where they were found, as the ops above them and their shapes tell."""
+def stand(graph: Graph, split_points: Iterable[SplitPoint], route: Route, units: int) -> bool:
+    """Whether the units stand in all split points where they were found, as the ops above and their shapes tell."""
     places = route.places(graph, units)
     if places is None:
         return False
-    for site in sites:
-        for number, match in site.outputs.items():
-            place = places.get((site.node, number))
-            if place is None or rows_at(place, graph.shape((site.node, number)), units) != match.rows:
+    for point in split_points:
+        for number, match in point.outputs.items():
+            place = places.get((point.node, number))
+            if place is None or rows_at(place, graph.shape((point.node, number)), units) != match.rows:
                 return False
     return True
 
 
-_TURN_BYTES = 1 << 28  # gradients that are held at a time, to be compared
+_GROUP_BYTES = 1 << 28  # gradients that are held at a time, to be compared
 
 
-def _in_turns(graph: Graph, candidates: Sequence[int]) -> list[list[int]]:
+def _in_groups(graph: Graph, candidates: Sequence[int]) -> list[list[int]]:
     """The candidates some at a time, so that their gradients take little memory."""
-    turns: list[list[int]] = [[]] if candidates else []
+    groups: list[list[int]] = [[]] if candidates else []
     size = 0
     for n in candidates:
         size += sum(4 * graph.shape((n, number)).numel() for number in graph.outputs.get(n, []))
-        if size > _TURN_BYTES and turns[-1]:
-            turns.append([])
+        if size > _GROUP_BYTES and groups[-1]:
+            groups.append([])
             size = 0
-        turns[-1].append(n)
-    return turns
+        groups[-1].append(n)
+    return groups
 
 
 def _preparations(graph: Graph, shared: set[int], own: Sequence[Tensor], units: int) -> list[int]:
     """All ops that may be part of how parameters are prepared, and those above them: one pass looks at all of them."""
-    made, found, pending = set(shared), [], list(shared)
+    made, preparations, pending = set(shared), [], list(shared)
     while pending:
         above = dict.fromkeys(n for i in pending for n in graph.consumers.get(i, []) if n not in made)
         pending = [n for n in above if _all_shared(graph, n, made) and constants_are_known(graph, n, own, units)]
         made.update(pending)
-        found += above
-    return [n for n in dict.fromkeys(found) if n not in shared]
+        preparations += above
+    return [n for n in dict.fromkeys(preparations) if n not in shared]
 
 
-Found = dict[int, dict[int, Match | None]]
+Matches = dict[int, dict[int, Match | None]]
 
 
-def _looked_at(graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor]) -> Found:
+def _looked_at(
+    graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor]
+) -> Matches:
     """Where the units stand in the outputs of ops that a gradient reaches.
 
     Most have them where they usually are, which fingerprints tell; the gradients of the others are kept and compared.
     """
-    found: Found = {}
+    matches: Matches = {}
     if not any(bool((label == 0).any()) for label in labels):
-        found = _matches(graph, losses, units, candidates, labels, partial(Fingerprints, factors=Factors()))
-    others = [n for n in candidates if any(m is None for m in found.get(n, {0: None}).values())]
-    for some in _in_turns(graph, others):
-        found |= _matches(graph, losses, units, some, labels, Matching)
-    return found
+        matches = _matches(graph, losses, units, candidates, labels, partial(Fingerprints, factors=Factors()))
+    others = [n for n in candidates if any(m is None for m in matches.get(n, {0: None}).values())]
+    for some in _in_groups(graph, others):
+        matches |= _matches(graph, losses, units, some, labels, Matching)
+    return matches
 
 
 def _dealt(
     graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor]
 ) -> dict[int, dict[int, Match]]:
     """Those of some ops whose outputs' rows, or values, are one unit's each, and whose they are."""
-    found: dict[int, dict[int, Match]] = {}
-    for some in _in_turns(graph, candidates):
+    dealt: dict[int, dict[int, Match]] = {}
+    for some in _in_groups(graph, candidates):
         for n, matches in _matches(graph, losses, units, some, labels, Memberships).items():
             told = {k: m for k, m in matches.items() if m is not None}
             if len(told) == len(matches):
-                found[n] = told
-    return found
+                dealt[n] = told
+    return dealt
 
 
 def _matches(
     graph: Graph, losses: Tensor, units: int, candidates: Sequence[int], labels: Sequence[Tensor],
     how: Callable[[Tensor, int], Fingerprints | Matching | Memberships],
-) -> Found:  # fmt: skip
+) -> Matches:  # fmt: skip
     outputs = {n: graph.outputs.get(n, []) for n in candidates}
-    known: dict[int, dict[int, Fingerprints | Matching | Memberships]] = {n: {} for n in candidates}
+    matchers: dict[int, dict[int, Fingerprints | Matching | Memberships]] = {n: {} for n in candidates}
 
     def begin(n: int, gradients: dict[int, Tensor]) -> None:
-        known[n] = {k: how(gradient, units) for k, gradient in gradients.items()}
+        matchers[n] = {k: how(gradient, units) for k, gradient in gradients.items()}
 
     visit(graph, losses, outputs, torch.ones_like(losses), begin, retain=True)
     for label in labels:
 
         def compare(n: int, gradients: dict[int, Tensor], label: Tensor = label) -> None:
             for k, gradient in gradients.items():
-                known[n][k].compare(gradient, label)
+                matchers[n][k].compare(gradient, label)
 
         weights = label.to(losses.detach()).repeat_interleave(len(losses) // units)
         visit(graph, losses, outputs, weights, compare, retain=True)
     expected = {} if how is Memberships else readings(graph, units)
     spoiled = ~losses.detach().view(units, -1).isfinite().all(1)
-    return {n: {k: m.found(expected.get((n, k)), spoiled) for k, m in some.items()} for n, some in known.items()}
-
-
-def recomputes(nodes: Iterable[Node]) -> bool:
-    """Whether ops' saved values are recomputed when they are read (checkpointing): they can be read once in a pass."""
-    found = False
-
-    def read() -> None:
-        nonlocal found
-        for node in nodes:
-            for name in ("mat1", "self", "input", "other", "indices"):
-                first = getattr(node, f"_saved_{name}", None)
-                if isinstance(first, Tensor):
-                    found |= first.data_ptr() != getattr(node, f"_saved_{name}").data_ptr()
-
-    try:
-        inside(read)
-    except RuntimeError:  # read once already
-        return True
-    return found
-
-
-class _Inside(torch.autograd.Function):
-    """Runs a function inside a backward pass."""
-
-    @staticmethod
-    def forward(ctx: Any, start: Tensor, function: Callable[[], None]) -> Tensor:
-        ctx.function = function
-        return start.clone()
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        ctx.function()
-        return gradients[0], None
-
-
-def inside(function: Callable[[], None]) -> None:
-    """Run a function inside a backward pass of its own, where values that are recomputed are so once for all."""
-    with torch.enable_grad():
-        start = torch.zeros((), requires_grad=True)
-        torch.autograd.grad(_Inside.apply(start, function), start)
+    return {n: {k: m.found(expected.get((n, k)), spoiled) for k, m in some.items()} for n, some in matchers.items()}
 
 
 def _child(graph: Graph, n: int, number: int) -> int:
@@ -386,15 +276,6 @@ def _all_shared(graph: Graph, n: int, shared: set[int]) -> bool:
     return n != 0 and all(edge is None or edge[0] in shared for edge in graph.inputs[n])
 
 
-ELEMENTWISE = {
-    "AddBackward0", "AddcmulBackward0", "DivBackward0", "LerpBackward0", "MaskedFillBackward0", "MulBackward0",
-    "RsubBackward1", "SubBackward0", "WhereBackward0",
-}  # fmt: skip
-
-# ops that save the positions they found themselves
-_OWN_POSITIONS = {"MaxBackward0", "MinBackward0", "SortBackward0", "TopkBackward0", "MedianBackward1"}
-
-
 def constants_are_known(graph: Graph, n: int, own: Sequence[Tensor], units: int) -> bool:
     """Whether the constants that went into an op can be taken to be free of data.
 
@@ -404,7 +285,7 @@ def constants_are_known(graph: Graph, n: int, own: Sequence[Tensor], units: int)
     without a gradient, and is not this probe's to find.
     """
     shapes = [graph.shape(edge) for edge in graph.inputs[n] if edge is not None]
-    if graph.name(n) in ELEMENTWISE and graph.shape((n, 0)) in shapes:
+    if masks(graph.name(n)) and graph.shape((n, 0)) in shapes:
         return True
     constants = _constants(graph, n)
     if not all(_is_known(c, own, units) for c in constants):
@@ -414,17 +295,10 @@ def constants_are_known(graph: Graph, n: int, own: Sequence[Tensor], units: int)
 
 def _constants(graph: Graph, n: int) -> list[Tensor]:
     """What an op has saved that no gradient goes to."""
-    node = graph.nodes[n]
-    if graph.name(n) in _OWN_POSITIONS:
+    if finds_positions(graph.name(n)):
         return []
-    saved: list[Tensor] = []
-    for name in dir(type(node)):
-        if name.startswith("_saved_") and not name.startswith("_saved_result"):
-            value = getattr(node, name)
-            saved += [v for v in (value if isinstance(value, tuple) else (value,)) if isinstance(v, Tensor)]
-    if hasattr(node, "saved_tensors"):
-        saved += [v for v in node.saved_tensors if v is not None]
-    return [v.detach() for v in saved if not v.requires_grad]
+    saved = saved_tensors(graph.nodes[n], without="_saved_result")
+    return [tensor.detach() for tensor in saved if not tensor.requires_grad]
 
 
 def _constant_shapes(graph: Graph, n: int) -> Shapes:
@@ -460,48 +334,17 @@ def _counts(positions: Tensor) -> bool:
 
 def _parameters_below(graph: Graph, shared: set[int]) -> dict[int, tuple[str, ...]]:
     """For each node that depends on parameters alone, their names."""
-    found: dict[int, tuple[str, ...]] = {}
+    names_below: dict[int, tuple[str, ...]] = {}
 
     def visit(i: int) -> tuple[str, ...]:
-        if i not in found:
+        if i not in names_below:
             names = [graph.leaves[i]] if i in graph.leaves else []
             for edge in graph.inputs[i]:
                 if edge is not None:
                     names += visit(edge[0])
-            found[i] = tuple(dict.fromkeys(names))
-        return found[i]
+            names_below[i] = tuple(dict.fromkeys(names))
+        return names_below[i]
 
     for i in shared:
         visit(i)
-    return found
-
-
-def _refuse_mixing(graph: Graph, failed: list[int]) -> None:
-    """Name the parameters whose use is nearest to the losses, where the examples can no longer be told apart."""
-    nearest = min(failed)
-    names = _direct_parameters(graph, nearest)
-    op = graph.name(nearest).removesuffix("Backward0").removesuffix("Backward")
-    raise Inseparable(
-        f"the model or the loss mixes examples, or moves their rows about so that they cannot be told apart: from "
-        f"{' and '.join(map(repr, names))} (op {op}) to the losses, no dimension belongs to one example each, so "
-        "bounding each gradient would bound nothing. Look for batch statistics (replace BatchNorm by GroupNorm), sums, "
-        "means or maxima over the batch, contrastive losses, rows picked by data, or a constant tensor that is not a "
-        "buffer of the model."
-    )
-
-
-def _direct_parameters(graph: Graph, n: int) -> list[str]:
-    """The names of the parameters an op uses, itself or through other ops on parameters."""
-    names: dict[str, None] = {}
-    stack, seen = [n], {n}
-    while stack:
-        i = stack.pop(0)
-        for edge in graph.inputs[i]:
-            if edge is None or edge[0] in seen:
-                continue
-            seen.add(edge[0])
-            if edge[0] in graph.leaves:
-                names[graph.leaves[edge[0]]] = None
-            elif not is_leaf(graph, edge[0]) and len(names) == 0:
-                stack.append(edge[0])
-    return list(names) or ["a parameter"]
+    return names_below

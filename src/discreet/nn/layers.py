@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from discreet._check import check_int
 from discreet.errors import ConfigError
-from discreet.nn.recurrence import Cell, GRUCell, LSTMCell, Path, PlainCell, Weights, recur
+from discreet.nn.rnn import Cell, GRUCell, LSTMCell, Path, PlainCell, Weights, recur
 
 _KINDS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 

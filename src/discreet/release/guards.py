@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm, _NormBase
 
 from discreet.errors import ConfigError, PrivacyError
-from discreet.gradients.engine import UnitGradients
+from discreet.gradients import UnitGradients
 from discreet.stages.plan import Plan
 
 _HELD: "weakref.WeakValueDictionary[int, nn.Parameter]" = weakref.WeakValueDictionary()
@@ -159,7 +159,7 @@ def refuse_unmanaged(gradients: UnitGradients, model: nn.Module, sharded: Mappin
                 f"parameter {current[id(tensor)]!r} was unfrozen, added or replaced after attach, so nothing "
                 "bounds its gradient; detach and attach again."
             )
-    if not gradients.uses:
+    if not gradients.forms:
         raise PrivacyError(
             "the losses come from another model: nothing that the plan is attached to took part in them. Attach "
             "the model that is trained, and not a copy of it."

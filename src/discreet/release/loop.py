@@ -12,8 +12,8 @@ from discreet._check import check_int
 from discreet.distributed.data_digest import SameRows
 from discreet.distributed.ranks import Ranks, Shares
 from discreet.errors import ConfigError, PrivacyError
-from discreet.gradients.engine import Engine
-from discreet.gradients.forms import Known
+from discreet.gradients import Engine
+from discreet.gradients.forms import KnownNorms
 from discreet.gradients.graph import now
 from discreet.release.batching import Collate, Draw, PaddedCollate, length_of, load, reader
 from discreet.release.draws import Chunk, StaticFeatures, chunks
@@ -90,7 +90,7 @@ class Loop:
     def pieces(self, chunk: Chunk, size: int) -> Iterator[tuple[Chunk, Any]]:
         """A chunk a few rows at a time, each read again."""
         assert self.rows is not None
-        self._engine.known = None
+        self._engine.known_norms = None
         for start in range(0, chunk.units, size):
             piece = chunk.part(start, size)
             assert piece.indices is not None
@@ -231,11 +231,11 @@ class Loop:
             self._open.append(chunk)
             self._opened(chunk, batch)
             if chunk.norms is not None:
-                self._engine.known = Known(batch if isinstance(batch, Tensor) else batch[0], chunk.norms)
+                self._engine.known_norms = KnownNorms(batch if isinstance(batch, Tensor) else batch[0], chunk.norms)
             try:
                 yield batch
             finally:
-                self._engine.known = None
+                self._engine.known_norms = None
             if iteration == self._iteration and not chunk.done:
                 self.begin()
                 with self._ranks.reported():

@@ -7,8 +7,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
-from discreet.gradients.engine import UnitGradients
-from discreet.gradients.forms import Materialised, parts, sum_dtype
+from discreet.gradients import UnitGradients
+from discreet.gradients.forms import Materialised, PerExampleGrad, parts, sum_dtype
 
 
 class Microbatches:
@@ -31,20 +31,20 @@ class Microbatches:
 
     def add(self, gradients: UnitGradients, places: Tensor) -> None:
         """Add each unit's gradient to its microbatch, divided by the public size (not by how many came)."""
-        for name, use in gradients.uses.items():
+        for name, form in gradients.forms.items():
             parameter = self._parameters[name]
             dtype = sum_dtype(parameter.dtype)
             if name not in self._means:
                 self._means[name] = parameter.new_zeros((self.count, *parameter.shape), dtype=dtype).detach()
             means = self._means[name]
             for start, stop in parts(gradients.units, parameter.numel() * means.element_size()):
-                each = use.each(start, stop).to(dtype).reshape(stop - start, *parameter.shape)
+                each = form.each(start, stop).to(dtype).reshape(stop - start, *parameter.shape)
                 means.index_add_(0, places[start:stop].to(means.device), each, alpha=1 / self._size)
 
     def gradients(self) -> UnitGradients:
         """The microbatches' means, as the gradients of so many units."""
-        uses = {name: Materialised(means) for name, means in self._means.items()}
-        return UnitGradients(dict(uses), self.count, self._parameters)
+        forms: dict[str, PerExampleGrad] = {name: Materialised(means) for name, means in self._means.items()}
+        return UnitGradients(forms, self.count, self._parameters)
 
     def share(self, rank: int, size: int) -> UnitGradients | None:
         """The means that are one of `size` ranks' to add, if there are any."""

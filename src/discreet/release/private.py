@@ -20,10 +20,9 @@ from discreet.accounting.guarantee import Condition
 from discreet.distributed.fsdp import Sharding
 from discreet.distributed.ranks import ALONE, Ranks
 from discreet.errors import ConfigError, PrivacyError
-from discreet.gradients import Engine
-from discreet.gradients.engine import UnitGradients
-from discreet.gradients.forms import KEEP
-from discreet.gradients.locate import Inseparable
+from discreet.gradients import Engine, UnitGradients
+from discreet.gradients.forms import STORED
+from discreet.gradients.refusals import Inseparable
 from discreet.ledger import Ledger
 from discreet.release.batching import Collate
 from discreet.release.chunk_size import ran_out
@@ -72,7 +71,7 @@ class Private(Session):
         self._sharded_names = {} if sharding is None else {key: name for key, (_, name) in sharding.names.items()}
         self._measure = plan.mechanism.bound.needs == "norms"
         if self._microbatches is not None or not self._aggregate.takes_turns:
-            self._engine.endings = (KEEP,)
+            self._engine.storage_modes = (STORED,)
         self._gate: Any = None
         try:
             if plan.mechanism.bound.needs == "outputs":
@@ -229,7 +228,7 @@ class Private(Session):
 
     def _clear(self) -> None:
         """Forget what has been summed, and how the first layer's rows were measured."""
-        self._engine.known = None
+        self._engine.known_norms = None
         if self._passes is not None:
             self._passes.forget()
         self._clear_sums()

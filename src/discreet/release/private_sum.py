@@ -16,7 +16,7 @@ from discreet.accounting.events import check_units
 from discreet.accounting.guarantee import Condition, Guarantee, weakest
 from discreet.distributed.ranks import ALONE, Ranks
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
-from discreet.gradients.engine import UnitGradients
+from discreet.gradients import UnitGradients
 from discreet.gradients.forms import parts
 from discreet.ledger import SEEDED, Ledger, RunLedger
 from discreet.release.batching import Draw
@@ -162,7 +162,7 @@ class PrivateSum:
         if self.bound.needs == "elements":
             self._add_elements(gradients, sound, shares)
             return
-        turns = gradients.in_turns() if self._checked and self.takes_turns else None
+        turns = gradients.in_chunks() if self._checked and self.takes_turns else None
         if turns is None:
             self._add_some(gradients, sound, shares)
             return

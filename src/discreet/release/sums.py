@@ -10,7 +10,7 @@ from torch import Tensor
 
 from discreet.distributed.ranks import Ranks
 from discreet.errors import PrivacyError
-from discreet.gradients.engine import UnitGradients
+from discreet.gradients import UnitGradients
 from discreet.gradients.forms import parts, sum_dtype
 from discreet.stages.mechanism import Noise, NoiseMemory
 from discreet.stages.noise.discrete import discrete_gaussian
@@ -238,7 +238,7 @@ class WholeSums:
 
     def add_weighted(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None:
         """Round each unit's contribution to the grid and add it, a few units at a time."""
-        size = 8 * sum(self._like[n].numel() for n in gradients.uses)
+        size = 8 * sum(self._like[n].numel() for n in gradients.forms)
         for start, stop in parts(gradients.units, size):
             each = gradients.each(start, stop)
             rows = {n: g.reshape(stop - start, -1).double() for n, g in each.items()}

@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from discreet.errors import PrivacyError
-from discreet.gradients import Engine
-from discreet.gradients.engine import UnitGradients
+from discreet.gradients import Engine, UnitGradients
 from discreet.gradients.forms import sum_dtype
 from discreet.stages.sensitivity import Block, Contract
 
@@ -96,14 +95,14 @@ def check_bound(gradients: UnitGradients, weights: Mapping[str, Tensor], contrac
     """Leaving out any one unit moves each block of the sum by at most its norm: some contributions, made one by one."""
     norms = gradients.norms()
     for block in contract.blocks:
-        members = [name for name in block.members if name in gradients.uses]
+        members = [name for name in block.members if name in gradients.forms]
         if not members:
             continue
         size = sum(weights[n].double() ** 2 * norms[n].double() for n in members)
         for unit in torch.argsort(torch.as_tensor(size), descending=True)[:_UNITS].tolist():
             total = 0.0
             for name in members:
-                one = torch.linalg.vector_norm(gradients.uses[name].each(unit, unit + 1), dtype=torch.float64)
+                one = torch.linalg.vector_norm(gradients.forms[name].each(unit, unit + 1), dtype=torch.float64)
                 total += float((weights[name][unit].double() * one) ** 2)
             if total > (block.norm * 1.001) ** 2:
                 raise _unbounded(total**0.5, block)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from discreet.errors import PrivacyError
-from discreet.gradients.engine import Engine, UnitGradients
+from discreet.gradients import Engine, UnitGradients
 from discreet.release.preflight.exactness import Sketch, check_sums
 from discreet.release.preflight.replay import Recorder, replay
 

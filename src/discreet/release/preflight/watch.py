@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.ranks import Ranks, fingerprint
-from discreet.gradients.engine import Engine, UnitGradients
+from discreet.gradients import Engine, UnitGradients
 from discreet.release.draws import Chunk, parts_of, same_values
 from discreet.release.guards import trainable
 from discreet.release.loss_function import OWN, LossFn, LossOfRows, Rows

@@ -142,9 +142,8 @@ class Gate:
 
     def _rows(self, losses: "Tensor", leaf: "Tensor", parameters: "Mapping[str, Tensor]") -> "Tensor":
         """The gradient of the losses at the last layer's outputs, if each row of it is one unit's own."""
-        from discreet.gradients.graph import walk
+        from discreet.gradients.graph import gradients_at, walk
         from discreet.gradients.layout import Matching, Rows, random_labels, subsets
-        from discreet.gradients.locate import gradients_at
 
         graph = walk(losses, {id(p): name for name, p in parameters.items()} | {id(leaf): ""}, self._since)
         reached = sorted({name for name in graph.leaves.values() if name})
@@ -177,8 +176,7 @@ class Gate:
 
     def _backward(self, output: "Tensor", rows: "Tensor", parameters: "Mapping[str, Tensor]") -> "dict[str, Tensor]":
         """The gradient of sum(rows * output) for each parameter."""
-        from discreet.gradients.graph import walk
-        from discreet.gradients.locate import gradients_at
+        from discreet.gradients.graph import gradients_at, walk
 
         graph = walk(output, {id(p): name for name, p in parameters.items()}, self._since)
         if sorted(graph.leaves.values()) != sorted(parameters) or graph.unmanaged_leaves:

@@ -1,6 +1,6 @@
-"""Uses that are made of other uses: several of one parameter, and those of something made of a parameter."""
+"""Gradients of something that is made of a parameter (a slice, a normalised weight), pulled back to the parameter."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cached_property, partial
 from typing import Any
 
@@ -8,107 +8,61 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.graph import GradientEdge
 
-from discreet.gradients.convolution import Convolution
-from discreet.gradients.forms import (
+from discreet.gradients.forms.base import (
+    GRAM,
     ROWS,
     Cost,
-    InTurns,
-    Materialised,
-    OuterProduct,
-    OuterProducts,
-    Single,
-    Use,
+    Kernel,
+    PerExampleGrad,
     parts,
     squared_norms,
     sum_dtype,
 )
-from discreet.gradients.graph import Edge, Graph
-from discreet.gradients.locate import REARRANGEMENTS
+from discreet.gradients.forms.materialized import Materialised
 
 
-def combine(uses: list[Use]) -> Use | None:
-    """Several uses of one parameter as one: their gradients add up before a norm is taken."""
-    if len(uses) < 2:
-        return uses[0] if uses else None
-    uses = [u.alone() if isinstance(u, OuterProduct) else u for u in uses]
-    products = [u for u in uses if isinstance(u, OuterProducts)]
-    if len(products) == len(uses):
-        return products[0].joined(products[1:])
-    made = [u.gradients for u in uses if isinstance(u, Materialised)]
-    if len(made) == len(uses):
-        return Materialised(torch.stack(made).sum(0))
-    return Several(uses)
-
-
-class Several(Single):
-    """Uses of different kinds, with their cross terms: made unit by unit in parts, added, and then measured."""
-
-    def __init__(self, uses: list[Use]) -> None:
-        self.uses, self.units = uses, uses[0].units
-
-    def held(self) -> list[Tensor]:
-        return [tensor for use in self.uses for tensor in use.held()]
-
-    def each(self, start: int, stop: int) -> Tensor:
-        first, *rest = self.uses
-        total = first.each(start, stop).clone()
-        for use in rest:
-            total += use.each(start, stop)
-        return total
-
-    def norms(self) -> Tensor:
-        size = self.each(0, 1).nbytes
-        return torch.cat([squared_norms(self.each(i, j)) for i, j in parts(self.units, size)])
-
-    def lengths(self) -> Tensor:
-        found = [use.lengths() for use in self.uses]
-        parts = [u.norms().double().sqrt() if f is None else f for u, f in zip(self.uses, found, strict=True)]
-        return torch.stack(parts).sum(0)
-
-    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
-        for use in self.uses:
-            use.add_weighted(weights, out)
-
-    def select(self, units: Tensor) -> "Several":
-        return Several([use.select(units) for use in self.uses])
-
-
-class Prepared(InTurns):
-    """A use of something made of a parameter (a slice, a look-up, a normalised weight): pulled back to the parameter.
+class Prepared(PerExampleGrad):
+    """Gradients of something that is made of a parameter: `form` has them, and they are pulled back to the parameter.
 
     `isometric`: the preparation only rearranges, so that norms stay. A preparation in less than float32 rounds what
     is pulled through it, and one whose backward is not `linear` does more: then each unit is pulled on its own and
     measured afterwards, never their sum.
     """
 
+    adds_terms = True
+
     def __init__(
-        self, use: Use, edge: GradientEdge, parameter: nn.Parameter, *, isometric: bool, linear: bool = True
+        self, form: PerExampleGrad, edge: GradientEdge, parameter: nn.Parameter, *, isometric: bool, linear: bool = True
     ) -> None:
-        self.use, self.edge, self.parameter, self.isometric, self.linear = use, edge, parameter, isometric, linear
-        self.units = use.units
+        self.form, self.edge, self.parameter, self.isometric, self.linear = form, edge, parameter, isometric, linear
+        self.units = form.units
         self._made: Any = edge.node._input_metadata[edge.output_nr]  # shape and dtype of what was made
         short = torch.finfo(self._made.dtype).bits < 32 or torch.finfo(parameter.dtype).bits < 32
         self._coarse = short or not linear
         self._measured: tuple[Tensor, Tensor] | None = None  # squared norms of what was made, and after the pull
-        self._total: Tensor | None = None  # what turns have added up, to be pulled
+        self._total: Tensor | None = None  # what chunks have added up, to be pulled
 
     @property
-    def kernel(self) -> str | None:
-        return self.use.kernel
+    def kernel(self) -> Kernel | None:
+        return self.form.kernel
 
     @kernel.setter
-    def kernel(self, name: str | None) -> None:
-        self.use.kernel = name
+    def kernel(self, kernel: Kernel | None) -> None:
+        self.form.kernel = kernel
 
-    def kernels(self) -> dict[str, Cost]:
-        """Those of the use it is made of, but for those that make no gradients to be pulled."""
-        found = self.use.kernels()
+    def kernels(self) -> dict[Kernel, Cost]:
+        """Those of the form it is made of, but for those that make no gradients to be pulled."""
+        costs = self.form.kernels()
         if self._keeps_norms:
-            return found
-        return {name: cost for name, cost in found.items() if name != "gram" and not name.startswith(ROWS)}
+            return costs
+        return {kernel: cost for kernel, cost in costs.items() if kernel.way not in (GRAM.way, ROWS.way)}
 
-    def held(self) -> list[Tensor]:
-        return self.use.held()
+    def held(self) -> Sequence[Tensor]:
+        return self.form.held()
+
+    @property
+    def reads_parameters(self) -> bool:
+        return not self.isometric or self.form.reads_parameters
 
     @property
     def _keeps_norms(self) -> bool:
@@ -127,38 +81,35 @@ class Prepared(InTurns):
         return _pulled_each(self.edge, self.parameter, gradients.to(self._made.dtype))
 
     def each(self, start: int, stop: int) -> Tensor:
-        return self.pull(self.use.each(start, stop))
+        return self.pull(self.form.each(start, stop))
 
     def _parts(self) -> list[tuple[int, int]]:
         return parts(self.units, self.parameter.numel() * 4)
 
     def norms(self) -> Tensor:
-        return self.use.norms() if self._keeps_norms else self._measure()[1].clone()
+        return self.form.norms() if self._keeps_norms else self._measure()[1].clone()
 
     @cached_property
-    def form(self) -> "Rescaling | None":
-        """The preparation's own form, where it has one by which norms can be told without a pull."""
+    def rescaling(self) -> "Rescaling | None":
+        """The preparation as a rescaling, where it is one: then norms can be told without a pull."""
         return None if self._coarse else Rescaling.of(self)
 
     def _measure(self) -> tuple[Tensor, Tensor]:
         if self._measured is None:
-            measure = partial(self._measure_part, form=self.form)
-            if isinstance(self.use, (OuterProducts, Convolution)):
-                found = self.use.measured(measure)
-            else:
-                found = torch.cat([measure(self.use.each(i, j)) for i, j in self._parts()])
-            self._measured = found[:, 0], found[:, 1]
+            measure = partial(self._measure_part, rescaling=self.rescaling)
+            columns = self.form.measured(measure, self.parameter.numel() * 4)
+            self._measured = columns[:, 0], columns[:, 1]
         return self._measured
 
-    def _measure_part(self, gradients: Tensor, form: "Rescaling | None") -> Tensor:
+    def _measure_part(self, gradients: Tensor, rescaling: "Rescaling | None") -> Tensor:
         """Squared norms before and after the pull, as two columns."""
-        if form is None:
+        if rescaling is None:
             return torch.stack([squared_norms(gradients), squared_norms(self.pull(gradients))], 1)
-        return torch.stack(self.measured(gradients, form)[:2], 1)
+        return torch.stack(self.rescaled_norms(gradients, rescaling)[:2], 1)
 
-    def measured(self, gradients: Tensor, form: "Rescaling") -> tuple[Tensor, Tensor, Tensor]:
-        """Squared norms before and after the pull by its form, and the latter without what is taken out."""
-        before, after, longest = form.norms(gradients)
+    def rescaled_norms(self, gradients: Tensor, rescaling: "Rescaling") -> tuple[Tensor, Tensor, Tensor]:
+        """Squared norms before and after the pull by its rescaling, and the latter without what is taken out."""
+        before, after, longest = rescaling.norms(gradients)
         for unit in torch.nonzero(~(after >= 0.02 * longest)).flatten().tolist():  # rounding would show
             after[unit] = squared_norms(self.pull(gradients[unit : unit + 1]))[0]
         return before, after, longest
@@ -167,7 +118,7 @@ class Prepared(InTurns):
         """Of the terms after they are pulled: by how much that lengthens is taken from the unit it lengthens most."""
         if self._coarse:
             return None
-        terms = self.use.lengths()
+        terms = self.form.lengths()
         if self.isometric:
             return terms
         before, after = self._measure()
@@ -181,7 +132,7 @@ class Prepared(InTurns):
                 Materialised(self.each(i, j)).add_weighted(weights[i:j], out)
             return
         total = self._room()
-        self.use.add_weighted(weights, total)
+        self.form.add_weighted(weights, total)
         out.add_(self._pull(total, batched=False))
 
     def _room(self) -> Tensor:
@@ -190,31 +141,30 @@ class Prepared(InTurns):
         return self.parameter.new_zeros(self.made_shape, dtype=dtype)
 
     def select(self, units: Tensor) -> "Prepared":
-        use = self.use.select(units)
-        return Prepared(use, self.edge, self.parameter, isometric=self.isometric, linear=self.linear)
+        form = self.form.select(units)
+        return Prepared(form, self.edge, self.parameter, isometric=self.isometric, linear=self.linear)
 
     @property
-    def turn(self) -> int:
-        made = self.use.turn if isinstance(self.use, InTurns) else 0
+    def chunk_bytes(self) -> int:
+        made = self.form.chunk_bytes
         pulled = self.parameter.numel() * sum_dtype(self.parameter.dtype).itemsize
         larger = made and not self._keeps_norms and self.made_shape.numel() < self.parameter.numel()
-        return made + pulled if larger else made  # what is larger than what was made has no form, and is pulled
+        return made + pulled if larger else made  # what is larger than what was made is no rescaling, and is pulled
 
-    def narrow(self, start: int, stop: int) -> Use:
-        assert isinstance(self.use, InTurns)
-        some = self.use.narrow(start, stop)
-        if self._keeps_norms or self.form is not None:
-            return PulledLater(self, some)
-        return Materialised(self.pull(some.each(0, stop - start)))
+    def narrow(self, start: int, stop: int) -> PerExampleGrad:
+        chunk = self.form.narrow(start, stop)
+        if self._keeps_norms or self.rescaling is not None:
+            return PulledLater(self, chunk)
+        return Materialised(self.pull(chunk.each(0, stop - start)))
 
-    def add_later(self, weights: Tensor, use: Use) -> None:
-        """Add the sum over some units of weight * gradient before the pull; `total` is what it comes to."""
+    def add_later(self, weights: Tensor, chunk: PerExampleGrad) -> None:
+        """Add the sum over a chunk of weight * gradient before the pull; `take_total` is what it comes to."""
         self._total = self._room() if self._total is None else self._total
-        use.add_weighted(weights, self._total)
+        chunk.add_weighted(weights, self._total)
 
-    def total(self) -> Tensor | None:
-        found, self._total = self._total, None
-        return None if found is None else self._pull(found, batched=False)
+    def take_total(self) -> Tensor | None:
+        total, self._total = self._total, None
+        return None if total is None else self._pull(total, batched=False)
 
 
 def _pulled(edge: GradientEdge, parameter: nn.Parameter, gradients: Tensor, *, batched: bool) -> Tensor:
@@ -257,39 +207,40 @@ def is_linear(edge: GradientEdge, parameter: nn.Parameter) -> bool:
     return bool(((expected - found[2:]).abs().amax(1) <= _LINEAR * largest).all())
 
 
-class PulledLater(Single):
-    """Some units of a prepared use: measured as what is pulled, and added before it is, once for all turns."""
+class PulledLater(PerExampleGrad):
+    """A chunk of prepared gradients: measured as what is pulled, and added before it is, once for all chunks."""
 
-    def __init__(self, whole: Prepared, use: Use) -> None:
-        self.whole, self.use, self.units = whole, use, use.units
+    adds_terms = True
+
+    def __init__(self, whole: Prepared, form: PerExampleGrad) -> None:
+        self.whole, self.form, self.units = whole, form, form.units
         self._lengths: Tensor | None = None
 
     def norms(self) -> Tensor:
-        form = None if self.whole.isometric else self.whole.form
-        if form is None:
-            return self.use.norms()
+        rescaling = None if self.whole.isometric else self.whole.rescaling
+        if rescaling is None:
+            return self.form.norms()
 
         def measure(gradients: Tensor) -> Tensor:
-            return torch.stack(self.whole.measured(gradients, form)[1:], 1)
+            return torch.stack(self.whole.rescaled_norms(gradients, rescaling)[1:], 1)
 
-        several = isinstance(self.use, (OuterProducts, Convolution))
-        found = self.use.measured(measure) if several else measure(self.use.each(0, self.units))
-        self._lengths = found[:, 1].double().sqrt()
-        return found[:, 0].clone()
+        columns = self.form.measured(measure, self.whole.parameter.numel() * 4)
+        self._lengths = columns[:, 1].double().sqrt()
+        return columns[:, 0].clone()
 
     def lengths(self) -> Tensor | None:
         """Of what is added, and partly taken out again by the pull."""
-        return self.use.lengths() if self._lengths is None else self._lengths
+        return self.form.lengths() if self._lengths is None else self._lengths
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
-        """Nothing is added to `out` yet: the whole use's `total` has it, when all turns are over."""
-        self.whole.add_later(weights, self.use)
+        """Nothing is added to `out` yet: the whole form's `take_total` has it, after the last chunk."""
+        self.whole.add_later(weights, self.form)
 
     def each(self, start: int, stop: int) -> Tensor:
-        return self.whole.pull(self.use.each(start, stop))
+        return self.whole.pull(self.form.each(start, stop))
 
     def select(self, units: Tensor) -> "PulledLater":
-        return PulledLater(self.whole, self.use.select(units))
+        return PulledLater(self.whole, self.form.select(units))
 
 
 class Rescaling:
@@ -351,48 +302,3 @@ def _inverse(matrices: Tensor) -> Tensor:
     """Of matrices [n, 2, 2]; not finite where there is none."""
     a, b, c, d = matrices.flatten(1).unbind(1)
     return torch.stack([d, -b, -c, a], 1).view(-1, 2, 2) / (a * d - b * c)[:, None, None]
-
-
-@dataclass(frozen=True)
-class Way:
-    """What lies between an op's input and the parameter it is made of: as the structure of a graph has it.
-
-    `edge` is where the way begins (casts are left out: sums are taken in float32, above and below them). `direct`:
-    there is nothing else; `turned`: one transposition; `isometric`: it only rearranges; `linear`: a sum of gradients
-    may be pulled through it.
-    """
-
-    edge: Edge
-    direct: bool
-    turned: bool
-    isometric: bool
-    linear: bool = True
-
-    @classmethod
-    def of(cls, graph: Graph, edge: Edge, parameter: nn.Parameter, *, look: bool) -> "Way":
-        """The way from an edge down to a parameter; without a `look` at whether it is linear it is taken not to be."""
-        while graph.name(edge[0]) == "ToCopyBackward0":
-            cast = graph.inputs[edge[0]][0]
-            assert cast is not None
-            edge = cast
-        path: list[str] = []
-        i = edge[0]
-        while i not in graph.leaves and graph.name(i) in REARRANGEMENTS:
-            path.append(graph.name(i))
-            below = [e[0] for e in graph.inputs[i] if e is not None]
-            if len(below) != 1:
-                break
-            i = below[0]
-        ends = i in graph.leaves
-        turned = [op for op in path if op != "ToCopyBackward0"] == ["TBackward0"]
-        linear = ends or (look and is_linear(GradientEdge(graph.nodes[edge[0]], edge[1]), parameter))
-        return cls(edge, edge[0] in graph.leaves, ends and turned, ends, linear)
-
-    def back(self, graph: Graph, parameter: nn.Parameter, use: Use) -> Use:
-        """The use of the parameter, from that of what was made of it."""
-        if self.direct:
-            return use
-        if self.turned and isinstance(use, (OuterProduct, OuterProducts)):
-            return use.transposed()
-        edge = GradientEdge(graph.nodes[self.edge[0]], self.edge[1])
-        return Prepared(use, edge, parameter, isometric=self.isometric, linear=self.linear)

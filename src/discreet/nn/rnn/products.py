@@ -16,8 +16,8 @@ _POINTS = [1, 1], [0, 0], [1, 1], False, [0, 0], 1  # stride, padding, dilation,
 def linear(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """rows @ weight.t() + bias, for rows [many, n] and a weight [m, n]."""
     if _fits(rows, weight, len(weight)):
-        found = torch.convolution(_images(rows), weight[:, :, None, None], bias, *_POINTS)
-        return found.permute(0, 2, 3, 1).reshape(len(rows), len(weight))
+        product = torch.convolution(_images(rows), weight[:, :, None, None], bias, *_POINTS)
+        return product.permute(0, 2, 3, 1).reshape(len(rows), len(weight))
     return rows @ weight.t() if bias is None else torch.addmm(bias, rows, weight.t())
 
 
@@ -29,8 +29,8 @@ def outer(left: Tensor, right: Tensor) -> Tensor:
         return left.t() @ right
     weight = left.new_empty(left.shape[1], right.shape[1], 1, 1)  # its shape is all that is read
     wanted = [False, True, False]
-    found = torch.ops.aten.convolution_backward(_images(left), _images(right), weight, None, *_POINTS, wanted)[1]
-    return found[:, :, 0, 0]
+    product = torch.ops.aten.convolution_backward(_images(left), _images(right), weight, None, *_POINTS, wanted)[1]
+    return product[:, :, 0, 0]
 
 
 def _images(rows: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from torch.nn import functional as F
 
 from discreet import AdaptiveClip, AutomaticClip, Clip, Gaussian, Mechanism, PerLayerClip, Plan, Poisson, attach
 from discreet.gradients import Engine
-from discreet.gradients import forms as uses
-from discreet.gradients.engine import Turns
-from discreet.gradients.forms import Kept
+from discreet.gradients.forms import OuterProduct, base
+from discreet.gradients.forms.materialized import Stored
+from discreet.gradients.results import Chunks
 
 N = 12
 
@@ -73,9 +73,9 @@ BOUNDS = {
 @pytest.fixture
 def few_at_a_time(monkeypatch):
     """Turns of some units, and not as many in the last; how many there were."""
-    monkeypatch.setattr(uses, "TURN_BYTES", 5 * 4 * (4 * 2 * 9 + 5 * 4 * 4 + 6 * 9))
-    taken, real = [], Turns.__iter__
-    monkeypatch.setattr(Turns, "__iter__", lambda turns: taken.append(list(turns.ranges)) or real(turns))
+    monkeypatch.setattr(base, "CHUNK_BYTES", 5 * 4 * (4 * 2 * 9 + 5 * 4 * 4 + 6 * 9))
+    taken, real = [], Chunks.__iter__
+    monkeypatch.setattr(Chunks, "__iter__", lambda chunks: taken.append(list(chunks.ranges)) or real(chunks))
     return taken
 
 
@@ -83,7 +83,7 @@ def few_at_a_time(monkeypatch):
 def test_the_release_is_the_same(bound, few_at_a_time):
     expected = gradients("+keep", bound, data())
     assert not few_at_a_time
-    found = gradients("+turns", bound, data())
+    found = gradients("+chunked", bound, data())
     assert few_at_a_time == 2 * [[(0, 5), (5, 10), (10, 12)]]  # the first step has no plan yet
     for one, other in zip(found, expected, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
@@ -96,7 +96,7 @@ def test_what_is_not_finite_counts_for_nothing_whoevers_turn_it_is(value, spoile
     x, y = data()
     rest = [i for i in range(N) if i not in spoiled]
     x[spoiled] = value
-    found = gradients("+turns", Clip(0.3), (x, y), noise=0.0, rate=0.0)
+    found = gradients("+chunked", Clip(0.3), (x, y), noise=0.0, rate=0.0)
     assert few_at_a_time or not rest  # a bound that has met nobody is still to be checked, on all units
     model = network()
     expected = [torch.zeros_like(p) for p in model.parameters()]
@@ -112,7 +112,7 @@ def test_losses_that_are_not_finite_count_for_nothing(few_at_a_time):
     def sums(lost):
         model, (x, y) = network(), data()
         private = attach(
-            model, planned(Clip(0.3), noise=0.0), kernels={name: way + "+turns" for name, way in PINS.items()}
+            model, planned(Clip(0.3), noise=0.0), kernels={name: way + "+chunked" for name, way in PINS.items()}
         )
         for rows, labels in private.batches((x, y)):
             found = F.cross_entropy(model(rows), labels, reduction="none")
@@ -129,7 +129,7 @@ def test_leaving_one_out_moves_the_sum_by_no_more_than_the_bound(few_at_a_time):
     (x, y), norm = data(), 0.3
 
     def total(rows):
-        return gradients("+turns", Clip(norm), (rows, y), noise=0.0, rate=0.0)[-1] * N
+        return gradients("+chunked", Clip(norm), (rows, y), noise=0.0, rate=0.0)[-1] * N
 
     whole = total(x)
     for i in range(N):
@@ -139,21 +139,21 @@ def test_leaving_one_out_moves_the_sum_by_no_more_than_the_bound(few_at_a_time):
 
 
 def test_no_more_than_a_turn_is_kept(few_at_a_time, monkeypatch):
-    made, real = [], Kept.made.__func__
+    made, real = [], Stored.made.__func__
 
     def watched(cls, make, units, *rest):
         made.append(units)
         return real(cls, make, units, *rest)
 
-    monkeypatch.setattr(Kept, "made", classmethod(watched))
-    gradients("+turns", Clip(0.3), data())
+    monkeypatch.setattr(Stored, "made", classmethod(watched))
+    gradients("+chunked", Clip(0.3), data())
     assert max(made) == 5
 
 
 def test_a_use_that_waits_answers_for_all_units_at_any_time():
     """As it is asked to by probes, and where sums are exact or sharded: no turn is needed, it is only slower."""
     model, (x, y) = network(), data()
-    for ending in ("+keep", "+turns"):
+    for ending in ("+keep", "+chunked"):
         engine = Engine(model, kernels={name: way + ending for name, way in PINS.items()})
         for _ in range(2):
             found = engine.gradients(F.cross_entropy(model(x), y, reduction="none"), N)
@@ -172,7 +172,7 @@ def test_where_units_cannot_take_turns_none_is_planned(settings):
     for rows, labels in private.batches((x, y)):
         private.backward(F.cross_entropy(model(rows), labels, reduction="none"))
     assert private.kernels
-    assert not any(kernel.endswith("+turns") for kernel in private.kernels.values())
+    assert not any(kernel.endswith("+chunked") for kernel in private.kernels.values())
 
 
 # --- one row an example, more of them than the cache holds ------------------------------------------------------------
@@ -181,13 +181,13 @@ def test_where_units_cannot_take_turns_none_is_planned(settings):
 @pytest.fixture
 def small_cache(monkeypatch):
     """A cache that holds nobody's rows, turns of three of them, and a sum that stays in it."""
-    monkeypatch.setattr(uses, "CACHE_BYTES", 0)
-    monkeypatch.setattr(uses, "ROWS_BYTES", 3 * 4 * (300 + 3))
+    monkeypatch.setattr(base, "CACHE_BYTES", 0)
+    monkeypatch.setattr(base, "ROWS_BYTES", 3 * 4 * (300 + 3))
 
     def streams(use):
         return use._known[0 if use.left.shape[1] > use.right.shape[1] else 1] is None
 
-    monkeypatch.setattr(uses.OuterProduct, "_streams", property(streams))
+    monkeypatch.setattr(OuterProduct, "_streams", property(streams))
 
 
 def logistic(rows, *, fixed=False, steps=3):
@@ -205,10 +205,10 @@ def table():
 
 
 def test_rows_are_read_in_turns(small_cache, monkeypatch):
-    taken, real = [], Turns.__iter__
-    monkeypatch.setattr(Turns, "__iter__", lambda turns: taken.append(list(turns.ranges)) or real(turns))
+    taken, real = [], Chunks.__iter__
+    monkeypatch.setattr(Chunks, "__iter__", lambda chunks: taken.append(list(chunks.ranges)) or real(chunks))
     kernels, found = logistic(table())
-    assert kernels == {"weight": "rows+turns"}
+    assert kernels == {"weight": "rows+chunked"}
     assert taken == 2 * [[(0, 3), (3, 6), (6, 9), (9, 12)]]
     monkeypatch.undo()
     kernels, expected = logistic(table())
@@ -242,10 +242,10 @@ def test_rows_have_their_turn_only_where_no_gradients_have_theirs(small_cache):
     engine = Engine(model)
     x = torch.randn(N, 40, 64)
     engine.gradients(model(x).square().sum(1), N)
-    assert engine.kernels == {"0.weight": "product+turns", "2.weight": "rows"}
-    engine = Engine(model, kernels={"2.weight": "rows+turns"})
+    assert engine.kernels == {"0.weight": "product+chunked", "2.weight": "rows"}
+    engine = Engine(model, kernels={"2.weight": "rows+chunked"})
     engine.gradients(model(x).square().sum(1), N)
-    assert engine.kernels == {"0.weight": "product+turns", "2.weight": "rows+turns"}
+    assert engine.kernels == {"0.weight": "product+chunked", "2.weight": "rows+chunked"}
 
 
 @pytest.mark.parametrize(
@@ -255,7 +255,7 @@ def test_which_rows_are_worth_a_turn(wide, rows, streams):
     """More than the cache holds, with a sum that stays in it."""
     one, other, known = torch.empty(1).expand(rows, 10), torch.empty(1).expand(rows, wide), torch.ones(rows)
     for left, right in ((one, other), (other, one)):
-        use = uses.OuterProduct(left, right)
-        assert set(use.kernels()) == ({"rows", "rows+turns"} if streams else set())
-    assert bool(uses.OuterProduct(one, other, (known, None)).kernels()) == streams
-    assert not uses.OuterProduct(one, other, (None, known)).kernels()
+        use = OuterProduct(left, right)
+        assert set(map(str, use.kernels())) == ({"rows", "rows+chunked"} if streams else set())
+    assert bool(OuterProduct(one, other, (known, None)).kernels()) == streams
+    assert not OuterProduct(one, other, (None, known)).kernels()

@@ -1,32 +1,26 @@
 """The gradients of a convolution's weight, unit by unit: its windows times its output's gradient, in several ways."""
 
 import math
-from collections.abc import Iterator, Mapping
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from discreet.gradients.forms import (
-    KEEP,
-    NORM,
-    PRODUCT,
-    RESULT,
-    TURNS,
+from discreet.gradients.forms.base import (
+    GRAM,
+    NORM_TIME,
+    PRODUCT_TIME,
+    RESULT_TIME,
+    STORED,
     Cost,
-    InTurns,
-    Kept,
-    Measure,
-    Use,
-    gram_norms,
-    keeping,
-    leanest,
-    nearly_cancelling,
-    parts,
+    Kernel,
+    cheapest_unstored,
     row_lengths,
-    squared_norms,
+    storing_kernels,
 )
+from discreet.gradients.forms.materialized import StorableGrads
+from discreet.gradients.forms.outer import gram_norms, nearly_cancelling
 
 WINDOW_BYTES = 1 << 21  # windows are unfolded for so many units at a time: they stay in the cache
 GROUPED_RESULT = 0.9  # nanoseconds for each value of a gradient that a grouped convolution's backward writes
@@ -34,7 +28,7 @@ WIDE = 8  # rows of so many places are worth taking apart by events
 LEAST_CHANNELS, NARROW = 8, 5  # with fewer channels that works on padding, so many times longer
 
 
-class Convolution(InTurns):
+class Convolution(StorableGrads):
     """Gradients of a convolution's weight: each image's windows times its output's gradient.
 
     | kernel       | how the gradients are made                                                           |
@@ -43,39 +37,46 @@ class Convolution(InTurns):
     | grouped      | the library's own backward of a convolution with the units folded into its groups    |
     | gram         | not at all: norms from two Gram matrices, places x places                            |
 
-    `unfold+keep` and `grouped+keep` keep them for the sum, and so do, for a few units at a time, `unfold+turns` and
-    `grouped+turns`; the others take it by the library's own backward.
+    `unfold+keep` and `grouped+keep` store them for the sum, and so do, for a few units at a time, `unfold+chunked` and
+    `grouped+chunked`; the others take the sum by the library's own backward.
     A transposed convolution is one whose input and output have changed places.
     """
 
     def __init__(
         self, inputs: Tensor, gradients: Tensor, units: int, shape: torch.Size, settings: Mapping[str, Any]
     ) -> None:
-        self.inputs, self.gradients, self.units, self.shape = inputs, gradients, units, shape
-        self.settings, self.kernel = settings, None
-        self._kept: Kept | None = None
+        self.inputs, self.gradients, self.units, self.shape, self.settings = inputs, gradients, units, shape, settings
 
-    def held(self) -> list[Tensor]:
-        return [self.inputs, self.gradients]
+    def held(self) -> Sequence[Tensor]:
+        return self.inputs, self.gradients
 
-    def kernels(self) -> dict[str, Cost]:
+    def _ways(self) -> list[str]:
+        """The ways of making the gradients, and "gram"."""
+        ways = ["unfold"]
+        if not any(self.settings["output_padding"]):  # of which the native call knows nothing
+            ways.append("grouped")
+        return [*ways, GRAM.way] if int(self.settings["groups"]) == 1 else ways
+
+    def kernels(self) -> dict[Kernel, Cost]:
         inputs, outputs = self._sides()
         groups, window = int(self.settings["groups"]), math.prod(self.shape[1:])
         places = math.prod(outputs.shape[2:]) * (inputs.shape[0] // self.units)
         size, channels = self.shape.numel(), self.shape[0] // groups
-        product = PRODUCT * places * size
-        ways = {"unfold": product + self._copying() * places * window * groups + RESULT * size}
-        if not any(self.settings["output_padding"]):  # of which the native call knows nothing
-            narrow = inputs.shape[1] // groups < LEAST_CHANNELS
-            ways["grouped"] = product * (NARROW if narrow else 1) + GROUPED_RESULT * size
-        found = {way: Cost(made + NORM * size + product) for way, made in ways.items()}
-        for way, made in ways.items():
-            found |= keeping(way, made, size, inputs.element_size())
-        if groups == 1:
-            squares = places * places * (1.6 * PRODUCT * (window + channels) + 4 * NORM)
+        product = PRODUCT_TIME * places * size
+        narrow = NARROW if inputs.shape[1] // groups < LEAST_CHANNELS else 1
+        made = {
+            "unfold": product + self._copying() * places * window * groups + RESULT_TIME * size,
+            "grouped": product * narrow + GROUPED_RESULT * size,
+        }
+        made = {way: time for way, time in made.items() if way in self._ways()}
+        costs = {Kernel(way): Cost(time + NORM_TIME * size + product) for way, time in made.items()}
+        for way, time in made.items():
+            costs |= storing_kernels(way, time, size, inputs.element_size())
+        if GRAM.way in self._ways():
+            squares = places * places * (1.6 * PRODUCT_TIME * (window + channels) + 4 * NORM_TIME)
             twice = (1 + nearly_cancelling(places)) * product
-            found["gram"] = Cost(twice + self._copying() * places * window + squares)
-        return found
+            costs[GRAM] = Cost(twice + self._copying() * places * window + squares)
+        return costs
 
     def _copying(self) -> float:
         """Nanoseconds for each value of the windows: short rows and strides are dear."""
@@ -91,39 +92,27 @@ class Convolution(InTurns):
         fits = self.shape[-1] % stride == 0 and int(self.settings["dilation"][-1]) == 1
         return stride if fits and outputs.shape[-1] >= WIDE else 1
 
-    def norms(self) -> Tensor:
-        if self._kept is None and self._kernel() == "gram":
-            return torch.cat([gram_norms(w, r, _making(w, r)) for w, r in self._windows(0, self.units)])
-        return self.measured(squared_norms)
+    @property
+    def _unit_bytes(self) -> int:
+        return self.shape.numel() * self.inputs.element_size()
 
-    def measured(self, measure: Measure) -> Tensor:
-        """What is asked of the gradients, which are made for it, and kept if the kernel says so."""
-        if self._kept is not None:
-            return self._kept.measured(measure)
-        way, _, keep = self._kernel().partition("+")
-        size = self.shape.numel() * self.inputs.element_size()
-        if "+" + keep != KEEP:
-            return torch.cat([measure(self._make(i, j, way)) for i, j in parts(self.units, size)])
-        self._kept, found = Kept.made(partial(self._make, way=way), self.units, size, measure)
-        self.inputs, self.gradients = (t.new_empty(0, *t.shape[1:]) for t in (self.inputs, self.gradients))  # may go
-        return found
-
-    def _kernel(self) -> str:
+    def _chosen(self) -> Kernel:
         """The one that was chosen, if this convolution has it."""
-        kernels = self.kernels()
-        return self.kernel if self.kernel in kernels else leanest(kernels)
+        chosen = self.kernel
+        return chosen if chosen is not None and chosen.way in self._ways() else cheapest_unstored(self.kernels())
 
-    def lengths(self) -> Tensor | None:
-        if self._kept is not None:
-            return None
+    def _free(self) -> None:
+        self.inputs, self.gradients = (t.new_empty(0, *t.shape[1:]) for t in (self.inputs, self.gradients))
+
+    def _norms_of_grams(self) -> Tensor:
+        return torch.cat([gram_norms(w, r, _making(w, r)) for w, r in self._windows(0, self.units)])
+
+    def _lengths_of_terms(self) -> Tensor:
         window = math.sqrt(math.prod(self.shape[2:]))  # one value of the inputs is in at most so many places, squared
         inputs, gradients = (t.reshape(self.units, 1, -1) for t in (self.inputs, self.gradients))
         return window * (row_lengths(inputs) * row_lengths(gradients)).squeeze(1)
 
-    def add_weighted(self, weights: Tensor, out: Tensor) -> None:
-        if self._kept is not None:
-            self._kept.add_weighted(weights, out)
-            return
+    def _add_terms(self, weights: Tensor, out: Tensor) -> None:
         s = self.settings
         images = weights.repeat_interleave(self.inputs.shape[0] // self.units)
         weighted = self.gradients * images.view(-1, *[1] * (self.gradients.dim() - 1))
@@ -135,51 +124,35 @@ class Convolution(InTurns):
             )[1]
         )  # fmt: skip
 
-    def each(self, start: int, stop: int) -> Tensor:
-        if self._kept is not None:
-            return self._kept.each(start, stop)
-        return self._make(start, stop, self._kernel().partition("+")[0])
-
-    @property
-    def turn(self) -> int:
-        waits = self._kept is None and self.kernel is not None and self.kernel.endswith(TURNS)
-        return self.shape.numel() * self.inputs.element_size() if waits else 0
-
-    def narrow(self, start: int, stop: int) -> Use:
+    def narrow(self, start: int, stop: int) -> "Convolution":
         per_unit = self.inputs.shape[0] // self.units
         images = slice(start * per_unit, stop * per_unit)
-        found = Convolution(self.inputs[images], self.gradients[images], stop - start, self.shape, self.settings)
-        found.kernel = None if self.kernel is None else self.kernel.removesuffix(TURNS) + KEEP
-        return found
+        chunk = Convolution(self.inputs[images], self.gradients[images], stop - start, self.shape, self.settings)
+        chunk.kernel = None if self.kernel is None else Kernel(self.kernel.way, STORED)
+        return chunk
 
-    def select(self, units: Tensor) -> Use:
-        if self._kept is not None:
-            return self._kept.select(units)
-
-        def of(images: Tensor) -> Tensor:
-            return images.unflatten(0, (self.units, -1))[units].flatten(0, 1)
-
-        found = Convolution(of(self.inputs), of(self.gradients), len(units), self.shape, self.settings)
-        found.kernel = self.kernel
-        return found
+    def _selected(self, units: Tensor) -> "Convolution":
+        inputs, gradients = (
+            images.unflatten(0, (self.units, -1))[units].flatten(0, 1) for images in (self.inputs, self.gradients)
+        )
+        return Convolution(inputs, gradients, len(units), self.shape, self.settings)
 
     def _sides(self) -> tuple[Tensor, Tensor]:
         """What windows are taken from, and what they are multiplied by."""
         sides = self.inputs, self.gradients
         return sides[::-1] if self.settings["transposed"] else sides
 
-    def _make(self, start: int, stop: int, way: str) -> Tensor:
-        """The gradients of units start..stop, [n, *shape]."""
-        if way == "grouped":
+    def _make(self, start: int, stop: int) -> Tensor:
+        if self._chosen().way == "grouped":
             return self._grouped(start, stop)
         groups, n = int(self.settings["groups"]), stop - start
-        found = self.inputs.new_empty(n * groups, self.shape[0] // groups, math.prod(self.shape[1:]))
+        gradients = self.inputs.new_empty(n * groups, self.shape[0] // groups, math.prod(self.shape[1:]))
         first = 0
         for windows, results in self._windows(start, stop):
             last = first + len(windows)
-            torch.bmm(results.mT, windows, out=found[first:last])
+            torch.bmm(results.mT, windows, out=gradients[first:last])
             first = last
-        return found.view(n, *self.shape)
+        return gradients.view(n, *self.shape)
 
     def _grouped(self, start: int, stop: int) -> Tensor:
         """By one native call: the weight's gradient of a convolution in which each unit is a group of its own."""
@@ -190,11 +163,11 @@ class Convolution(InTurns):
             folded.append(images.transpose(0, 1).flatten(1, 2))
         inputs, outputs = folded
         weight = inputs.new_empty(n * self.shape[0], *self.shape[1:])  # only its shape is read
-        found = torch.ops.aten.convolution_backward(
+        gradients = torch.ops.aten.convolution_backward(
             outputs, inputs, weight, None, s["stride"], s["padding"], s["dilation"], False, [0] * len(s["stride"]),
             n * int(s["groups"]), [False, True, False],
         )[1]  # fmt: skip
-        return found.view(n, *self.shape)
+        return gradients.view(n, *self.shape)
 
     def _windows(self, start: int, stop: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Windows [n * groups, places, window] and what they meet [n * groups, places, outputs], some units at a time.
@@ -233,5 +206,5 @@ class Convolution(InTurns):
             yield images.mT, results
 
 
-def _making(windows: Tensor, results: Tensor) -> Any:
+def _making(windows: Tensor, results: Tensor) -> Callable[[int, int], Tensor]:
     return lambda i, j: torch.bmm(results[i:j].mT, windows[i:j])

@@ -1,0 +1,147 @@
+"""What is read of torch's autograd that torch keeps to itself, in one place, and checked.
+
+Torch saves values for the backward pass under names of its own (`_saved_mat1`), which may change with any version.
+Every field that a rule or an op's description names is looked up when it is declared: one that is missing raises an
+error that names torch's version, instead of a wrong sum later.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from operator import methodcaller
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C import _autograd
+from torch._C import _functions as _ops
+
+from discreet.errors import PrivacyError
+
+Node = Any  # torch.autograd.graph.Node, whose saved values torch does not type
+LEAF = "torch::autograd::AccumulateGrad"  # the name of the op that gathers a leaf's gradient
+_BUILT_IN = re.compile(r"^(\w+?)Backward\d+$")
+_OF_EVERY_OP = ("_sequence_nr", "_input_metadata", "name", "next_functions", "register_prehook")
+
+sequence_number = methodcaller("_sequence_nr")  # an op's age: younger ops have larger numbers
+
+
+def next_sequence_number() -> int:
+    """The sequence number that the next op of this thread will get."""
+    return int(_autograd._get_sequence_nr())
+
+
+@cache
+def base_name(name: str) -> str | None:
+    """Torch's name of an op without its variant ("Add" for "AddBackward0"); None for a function of one's own."""
+    match = _BUILT_IN.match(name)
+    return match.group(1) if match else None
+
+
+@cache
+def _variants() -> dict[str, list[type]]:
+    """Torch's own ops, by their names with and without the variant."""
+    kinds: dict[str, list[type]] = {}
+    for name in dir(_ops):
+        base = base_name(name)
+        if base is not None:
+            kinds.setdefault(base, []).append(getattr(_ops, name))
+            kinds[name] = [getattr(_ops, name)]
+    return kinds
+
+
+def check_fields(op: str, fields: Iterable[str]) -> None:
+    """Raise unless torch saves these fields in all variants of an op; an op that torch does not have is never met."""
+    for kind in _variants().get(op, ()):
+        for field in fields:
+            if not hasattr(kind, f"_saved_{field}"):
+                raise unknown_field(kind.__name__, f"_saved_{field}")
+
+
+def unknown_field(op: str, field: str) -> PrivacyError:
+    """The error for a field that an op does not have."""
+    return PrivacyError(
+        f"torch {torch.__version__} has no {field!r} in the op {op!r}, which discreet reads to take gradients apart; "
+        "use a version of torch that it was tested with (2.13)."
+    )
+
+
+def _check_torch() -> None:
+    kind = _variants()["AddmmBackward0"][0]
+    for field in _OF_EVERY_OP:
+        if not hasattr(kind, field):
+            raise unknown_field(kind.__name__, field)
+
+
+_check_torch()
+
+
+@cache
+def attributes(kind: type, fields: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    """Saved fields of a kind of op, each with the attribute that has it: torch's own, or one that a `ctx` was given."""
+    return tuple((field, f"_saved_{field}" if hasattr(kind, f"_saved_{field}") else field) for field in fields)
+
+
+def detached(values: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Saved values without their graph."""
+    return tuple(value.detach() if isinstance(value, Tensor) else value for value in values)
+
+
+@cache
+def saved_fields(kind: type, without: str = "\0") -> Sequence[str]:
+    """What ops of a kind save, by torch's names, but for names that begin with `without`."""
+    return [name for name in dir(kind) if name.startswith("_saved_") and not name.startswith(without)]
+
+
+def saved_tensors(node: Node, without: str = "\0") -> list[Tensor]:
+    """The tensors that an op keeps for its backward pass."""
+    values: list[Any] = list(getattr(node, "saved_tensors", ()))
+    for name in saved_fields(type(node), without):
+        value = getattr(node, name)
+        values += value if isinstance(value, tuple) else (value,)
+    return [value for value in values if isinstance(value, Tensor)]
+
+
+def storage_key(tensor: Tensor) -> int:
+    """What a tensor's memory is known by: not its address, at which there may be another's later."""
+    return tensor.untyped_storage()._cdata
+
+
+def recomputes(nodes: Iterable[Node]) -> bool:
+    """Whether ops' saved values are recomputed when they are read (checkpointing): they can be read once in a pass."""
+    differs = False
+
+    def read_twice() -> None:
+        nonlocal differs
+        for node in nodes:
+            for name in ("mat1", "self", "input", "other", "indices"):
+                first = getattr(node, f"_saved_{name}", None)
+                if isinstance(first, Tensor):
+                    differs |= first.data_ptr() != getattr(node, f"_saved_{name}").data_ptr()
+
+    try:
+        inside_backward(read_twice)
+    except RuntimeError:  # read once already
+        return True
+    return differs
+
+
+class _Inside(torch.autograd.Function):
+    """Runs a function inside a backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, start: Tensor, function: Callable[[], None]) -> Tensor:
+        ctx.function = function
+        return start.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        ctx.function()
+        return gradients[0], None
+
+
+def inside_backward(function: Callable[[], None]) -> None:
+    """Run a function inside a backward pass of its own, where values that are recomputed are so once for all."""
+    with torch.enable_grad():
+        start = torch.zeros((), requires_grad=True)
+        torch.autograd.grad(_Inside.apply(start, function), start)
