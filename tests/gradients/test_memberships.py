@@ -266,6 +266,22 @@ def test_of_any_two_units_each_is_once_left_out_while_the_other_stays(units):
     assert bool((alone + torch.eye(units) > 0).all())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+@pytest.mark.parametrize("units", [2, 9, 64, 300])
+@pytest.mark.parametrize(
+    "made",
+    [torch.sign, torch.abs, lambda a: a**2, lambda a: a**3, lambda a: a * a.abs(), lambda a: a.sign() * a.abs().sqrt()],
+    ids=["sign", "size", "square", "cube", "signed square", "signed root"],
+)
+def test_what_is_made_of_a_units_factor_is_never_another_units(made, units, dtype):
+    """Or a backward pass that is not linear would give one unit's rows to another."""
+    for _ in range(20):
+        labels = torch.stack(random_labels(units, dtype)).double()
+        taken = (made(labels)[:, :, None] == labels[:, None]).all(0)
+        assert not bool((taken & ~torch.eye(units, dtype=torch.bool)).any())
+        assert len(labels.unique(dim=1).T) == units
+
+
 @pytest.mark.parametrize("rounds", [random_labels, subsets])
 @pytest.mark.parametrize("dim", [0, 1, 2])
 def test_owners_are_found_along_any_dimension(rounds, dim):

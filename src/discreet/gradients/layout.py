@@ -96,19 +96,22 @@ CANDIDATES = tuple(Rows(dim, interleaved) for dim in range(3) for interleaved in
 def random_labels(units: int, dtype: torch.dtype) -> list[Tensor]:
     """Factors for each unit, plus or minus a power of two: exact in floating point, and no two units alike.
 
-    None is above 1, so that nothing overflows that did not before. There are 32 such factors (8 in float16); more units
-    than that get as many rounds of them as it takes to tell any two apart. Which unit gets which is random, from a
-    generator of its own.
+    None is above 1, so that nothing overflows that did not before. What a backward pass that is not linear makes of a
+    unit's factor (its sign, its size, a power or a root of it) is never another unit's: each power of two comes with
+    one sign, none is 1, and no exponent is twice another. There are 8 such factors (2 in float16); more units than that
+    get as many rounds of them as it takes to tell any two apart. Which unit gets which is random, from a generator of
+    its own.
     """
     reach = _reach(dtype)
-    factors = torch.tensor([s * 2.0**k for k in range(-reach, 1) for s in (1, -1)], dtype=dtype)
+    sizes = torch.tensor([2.0**-k for k in range(reach // 2 + 1, reach + 1)], dtype=dtype)
     generator = torch.Generator()
     generator.seed()
     codes = torch.randperm(units, generator=generator)
     rounds: list[Tensor] = []
     while True:
-        order = torch.randperm(len(factors), generator=generator)
-        rounds.append(factors[order][codes % len(factors)])
+        signs = 1 - 2 * torch.randint(2, (len(sizes),), generator=generator).to(dtype)
+        factors = (signs * sizes)[torch.randperm(len(sizes), generator=generator)]
+        rounds.append(factors[codes % len(factors)])
         codes = codes // len(factors)
         if not codes.any():
             return rounds
