@@ -13,7 +13,8 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 
 MOVED = {
-    "accounting.domination": "accounting.gaussian_domination",
+    "accounting.domination": "accounting.gaussian",
+    "accounting.gaussian_domination": "accounting.gaussian",
     "accounting.gdp": "accounting.gaussian",
     "accounting.losses": "accounting.pld_grid",
     "accounting.meaning": "accounting.tradeoff",
@@ -50,7 +51,7 @@ MOVED = {
     "data_digest": "distributed.data_digest",
     "demo": "cli.demo",
     "denoise": "stages.denoise",
-    "description": "stages.serialization",
+    "description": "accounting.serialization",
     "evidence": "release.preflight.evidence",
     "features.rehearsal": "features.public_whitening",
     "features.upright": "features.deskew",
@@ -91,6 +92,7 @@ MOVED = {
     "sharding": "distributed.fsdp",
     "sklearn": "integrations.sklearn",
     "state": "release.preflight.model_state",
+    "stages.serialization": "accounting.serialization",
     "storage": "_storage",
     "sums": "release.sums",
     "transformers": "integrations.transformers",

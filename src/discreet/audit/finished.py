@@ -37,7 +37,7 @@ from discreet.runs import config as configuration
 from discreet.runs import run as runs
 from discreet.runs.config import Config
 from discreet.stages.plan import Plan
-from discreet.stages.sampling import Poisson
+from discreet.stages.sampling import Allocation, Poisson
 from discreet.training.loop import Loss, Rows, fit, loss_for
 
 FALSE_POSITIVES = (0.001, 0.01, 0.1)
@@ -274,4 +274,6 @@ def _room(plan: Plan, rows: int, canaries: int) -> Plan:
         return for_canaries(plan)
     total = rows + canaries
     size = max(1, min(total, round(sampling.batch_size * total / sampling.examples)))
+    if isinstance(sampling, Allocation):
+        return replace(plan, sampling=replace(sampling, examples=total), epsilon=None)
     return replace(plan, sampling=replace(sampling, examples=total, batch_size=size), epsilon=None)

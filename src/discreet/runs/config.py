@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 from msgspec import Meta, Struct
 
-from discreet.stages.serialization import to_toml
+from discreet.accounting.serialization import to_toml
 from discreet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -381,6 +381,10 @@ class Config(Section, frozen=True):
         sampling = {**stages.sampling, "batch_size": budget.batch_size}
         if "rate" not in sampling:
             sampling["examples"] = examples
+        if sampling.get("type") == "Allocation" and "batches" in sampling:
+            del sampling["batch_size"]
+        elif sampling.get("type") == "Allocation":
+            sampling["batches"] = max(1, round(examples / sampling.pop("batch_size")))
         values: Table = {
             "format": "discreet-plan/1",
             "steps": 0 if budget.steps is None else budget.steps,

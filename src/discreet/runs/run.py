@@ -51,7 +51,7 @@ from discreet.runs.config import EXAMPLES, Config, FederatedSection
 from discreet.data import Data, load
 from discreet.data.dataset import validated
 from discreet.data.places import REMOTE
-from discreet.stages.serialization import to_toml
+from discreet.accounting.serialization import to_toml
 from discreet.distributed.ranks import Ranks, find, refuse
 from discreet._check import check_positive, check_int
 from discreet.errors import ConfigError, PrivacyError
