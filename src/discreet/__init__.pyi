@@ -60,6 +60,7 @@ from discreet.stages.noise import Sech as Sech
 from discreet.stages.noise import StudentT as StudentT
 from discreet.stages.noise import VarianceGamma as VarianceGamma
 from discreet.stages.plan import Plan as Plan
+from discreet.stages.sampling import Allocation as Allocation
 from discreet.stages.sampling import FixedBatches as FixedBatches
 from discreet.stages.sampling import FixedSize as FixedSize
 from discreet.stages.sampling import Poisson as Poisson

@@ -13,7 +13,8 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 
 MOVED = {
-    "accounting.domination": "accounting.gaussian_domination",
+    "accounting.domination": "accounting.gaussian",
+    "accounting.gaussian_domination": "accounting.gaussian",
     "accounting.gdp": "accounting.gaussian",
     "accounting.losses": "accounting.pld_grid",
     "accounting.meaning": "accounting.tradeoff",
@@ -55,7 +56,7 @@ MOVED = {
     "data.own": "data.custom",
     "data.places": "data.download",
     "denoise": "stages.denoise",
-    "description": "stages.serialization",
+    "description": "accounting.serialization",
     "evidence": "release.preflight.evidence",
     "features.rehearsal": "features.public_whitening",
     "features.upright": "features.deskew",
@@ -101,6 +102,7 @@ MOVED = {
     "sharding": "distributed.fsdp",
     "sklearn": "integrations.sklearn",
     "state": "release.preflight.model_state",
+    "stages.serialization": "accounting.serialization",
     "storage": "_storage",
     "sums": "release.sums",
     "transformers": "integrations.transformers",

@@ -12,7 +12,7 @@ from discreet.accounting import coordinate_pld as product
 from discreet.accounting import cost, pld, rdp
 from discreet.accounting import gaussian as gdp
 from discreet.accounting.events import Event, Magnitudes
-from discreet.accounting.gaussian_domination import gaussian_rate
+from discreet.accounting.gaussian import gaussian_rate
 from discreet.accounting.pld_grid import regrid, subsampled
 from discreet.papers.claims import enveloped
 from discreet.stages.bounds.envelope import half_normal

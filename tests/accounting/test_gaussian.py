@@ -6,7 +6,7 @@ import pytest
 from scipy.stats import norm
 
 from discreet import AirySquared, Cauchy, Gaussian, Laplace, Logistic, PrivacyError, Sech, StudentT, VarianceGamma
-from discreet.accounting.gaussian_domination import gaussian_rate
+from discreet.accounting.gaussian import gaussian_rate
 
 # rho / sqrt(I), THEORY section 0
 PRINTED = [

@@ -13,7 +13,7 @@ from discreet.accounting import cost, cost_for_search, pld
 from discreet.accounting import dominating_pairs as pairs
 from discreet.accounting import gaussian as gdp
 from discreet.accounting.events import Event
-from discreet.accounting.gaussian_domination import gaussian_rate
+from discreet.accounting.gaussian import gaussian_rate
 
 MNIST = Event(256 / 60_000, 1.1, 14_062)
 DELTA = 1e-5

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import torch
+from forgery import rewritten
 from scipy import stats
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet import (
     AirySquared,
+    Allocation,
     AutomaticClip,
     Cauchy,
     Clip,
@@ -32,6 +34,7 @@ from discreet import (
     StudentT,
     VarianceGamma,
     attach,
+    verify,
 )
 from discreet.accounting import cost
 from discreet.accounting.events import Magnitudes
@@ -68,7 +71,7 @@ def take_part(private, model, batches, stop=None):
 @pytest.mark.parametrize(
     "sampling",
     [Poisson(examples=12, batch_size=4), FixedSize(examples=12, batch_size=4), Shuffled(examples=12, batch_size=4),
-     FixedBatches(examples=12, batch_size=4), Poisson(examples=12, batch_size=1, cap=11)],
+     FixedBatches(examples=12, batch_size=4), Poisson(examples=12, batch_size=1, cap=11), Allocation(12, batches=4)],
     ids=lambda s: type(s).__name__,
 )  # fmt: skip
 def test_every_sampler_trains_and_its_guarantee_is_the_plans(sampling):
@@ -78,6 +81,86 @@ def test_every_sampler_trains_and_its_guarantee_is_the_plans(sampling):
     assert len(seen) == 6
     assert private.guarantee().epsilon == pytest.approx(made.guarantee().epsilon)
     assert private.guarantee().adjacency == sampling.contract().adjacency
+
+
+def epochs_of(private, model, batches, stop=None):
+    """Who took part in each release; an empty draw is a row that nobody is."""
+    return [[v for v in batch if 1 <= v <= 12] for batch in take_part(private, model, batches, stop)]
+
+
+def test_an_epoch_of_random_allocation_has_everybody_once_and_survives_breaks():
+    model, made = linear(), plan(Allocation(examples=12, batches=5), 15)
+    private = attach(model, made)
+    seen = epochs_of(private, model, private.batches(identified(12)), stop=2)
+    seen += epochs_of(private, model, private.batches(identified(12)))
+    assert len(seen) == 15
+    for first in (0, 5, 10):
+        assert sorted(v for batch in seen[first : first + 5] for v in batch) == list(range(1, 13))
+    assert sum(p.steps for p in private.guarantee().events) == 3
+
+
+def test_after_a_crash_random_allocation_begins_a_new_epoch_and_charges_it(tmp_path):
+    made = plan(Allocation(examples=12, batches=4), 12)
+    made = replace(made, epsilon=made.guarantee().epsilon * 1.0001)
+    model, ledger = linear(), tmp_path / "ledger.jsonl"
+    private = attach(model, made, ledger)
+    epochs_of(private, model, private.batches(identified(12)), stop=5)  # one step into the second epoch
+    private.detach()
+    private = attach(model, made, ledger)
+    assert private.remaining == 4  # one whole epoch is left: the broken one is spent
+    seen = epochs_of(private, model, private.batches(identified(12)))
+    assert sorted(v for batch in seen for v in batch) == list(range(1, 13))
+    assert private.remaining == 0
+    assert sum(p.steps for p in private.guarantee().events) == 3
+    assert private.guarantee().epsilon <= made.epsilon
+    private.detach()
+    (run,) = verify(ledger).runs
+    assert (run.planned, run.released) == (12, 9)
+    assert run.follows_from_its_plan
+    assert run.guarantee.epsilon == pytest.approx(made.guarantee().epsilon)
+    assert "epochs of 4" in str(run.guarantee)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda line: line["phase"].update(rate=1 / 8), "cost|plan|forged"),  # more batches, so cheaper
+        (lambda line: line["phase"].update(multiplier=50.0), "cost|plan|forged"),
+        (lambda line: line["phase"].update(scheme="poisson"), "cost|plan|forged"),
+        (lambda line: line.update({"pass": 12}), "pass|plan|forged"),
+        (lambda line: line.update(participations=1), "participations|plan|forged"),
+    ],
+)
+def test_a_forged_ledger_of_epochs_is_refused(tmp_path, change, words):
+    made, model, ledger = plan(Allocation(examples=12, batches=4), 12), linear(), tmp_path / "ledger.jsonl"
+    private = attach(model, made, ledger)
+    take_part(private, model, private.batches(identified(12)))
+    private.detach()
+    assert verify(ledger).runs[0].released == 12
+    rewritten(ledger, lambda line: change(line) if line["kind"] == "run" else None)
+    with pytest.raises(PrivacyError, match=words):
+        verify(ledger)
+
+
+def test_an_epoch_that_a_ledger_does_not_count_is_refused(tmp_path):
+    made, model, ledger = plan(Allocation(examples=12, batches=4), 12), linear(), tmp_path / "ledger.jsonl"
+    private = attach(model, made, ledger)
+    take_part(private, model, private.batches(identified(12)))
+    private.detach()
+    rewritten(ledger, lambda line: line.update(participations=0) if line.get("step") == 4 else None)
+    with pytest.raises(PrivacyError, match="fewer participations"):
+        verify(ledger)
+
+
+def test_the_sum_is_divided_by_a_constant_that_need_not_be_whole():
+    """12 examples in 5 batches: 2.4; hardly any noise, gradients 1 long, so each release says how many there were."""
+    model, made = linear(1), plan(Allocation(examples=12, batches=5), 5, noise=Gaussian(1e-9))
+    private, data = attach(model, made), TensorDataset(torch.ones(12, 1, dtype=torch.float64))
+    total = 0.0
+    for (x,) in private.batches(data):
+        private.backward(model(x)[:, 0])
+        total += model.weight.grad.item() * 2.4
+    assert total == pytest.approx(12, abs=1e-6)
 
 
 def test_shuffled_passes_survive_breaks_and_count_once():

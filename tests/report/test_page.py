@@ -26,11 +26,11 @@ from torch.nn import functional as F
 import discreet
 from discreet import Clip, ConfigError, Gaussian, Guarantee, Ledger, Mechanism, Plan, Poisson, methods
 from discreet.accounting.guarantee import round_up
+from discreet.accounting.serialization import to_toml
 from discreet.report import page, read, render, write
 from discreet.report.charts import Axis, Chart, Series, _range, _thinned, svg, words
 from discreet.report.figures import charts, names
 from discreet.report.files import draw
-from discreet.stages.serialization import to_toml
 
 N, D, K = 60, 5, 3
 SCRIPT = "</script><script>alert('x')</script>"

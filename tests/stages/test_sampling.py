@@ -6,7 +6,18 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from discreet import Clip, ConfigError, FixedBatches, FixedSize, Gaussian, Mechanism, Plan, Poisson, Shuffled
+from discreet import (
+    Allocation,
+    Clip,
+    ConfigError,
+    FixedBatches,
+    FixedSize,
+    Gaussian,
+    Mechanism,
+    Plan,
+    Poisson,
+    Shuffled,
+)
 from discreet.accounting import cost
 from discreet.stages.noise.random import KeyTree
 
@@ -97,6 +108,39 @@ def test_shuffled_takes_everyone_once_in_a_pass():
     assert [sampler.participations(n) for n in (0, 1, 5, 6, 10, 11)] == [0, 1, 1, 2, 2, 3]
 
 
+def test_allocation_takes_everyone_once_in_an_epoch_each_by_its_own_draw():
+    sampler, root = Allocation(examples=300, batches=7), KeyTree(seed=4)
+    sizes, places = [], []
+    for epoch in range(200):
+        taken = [sampler.draw(300, 7 * epoch + i, 0, streams(root)) for i in range(7)]
+        assert sorted(np.concatenate(taken)) == list(range(300))
+        sizes.append([len(batch) for batch in taken])
+        places.append([next(i for i, batch in enumerate(taken) if who in batch) for who in (0, 1)])
+    # each of 1e-6: one false alarm in a million fresh seeds
+    assert stats.chisquare(np.sum(sizes, 0)).pvalue > 1e-6
+    squares = np.sum((np.array(sizes) - 300 / 7) ** 2) / (300 / 7)  # sizes of an epoch are multinomial
+    assert 1e-6 < stats.chi2.sf(squares, 200 * 6) < 1 - 1e-6
+    pairs = np.zeros((7, 7))
+    np.add.at(pairs, tuple(np.array(places).T), 1)  # two examples pick independently
+    assert stats.chisquare(pairs.ravel()).pvalue > 1e-6
+    assert [sampler.participations(n) for n in (0, 1, 7, 8, 14, 15)] == [0, 1, 1, 2, 2, 3]
+
+
+def test_allocation_draws_anew_where_a_process_takes_over():
+    sampler, root = Allocation(examples=300, batches=7), KeyTree(seed=4)
+    before = [sampler.draw(300, i, 0, streams(root)) for i in range(7)]
+    after = [sampler.draw(300, 3 + i, 3, streams(root)) for i in range(7)]
+    assert sorted(np.concatenate(after)) == list(range(300))
+    assert all(len(set(a) & set(b)) < min(len(a), len(b)) for a, b in zip(before, after, strict=True))
+
+
+def test_allocation_divides_by_a_constant_that_need_not_be_whole():
+    assert Allocation(examples=300, batches=7).batch_size == pytest.approx(300 / 7)
+    assert Allocation(examples=300, batches=10).batch_size == 30
+    assert Allocation(examples=300, batches=7).with_batch_size(30) == Allocation(examples=300, batches=10)
+    assert Allocation(examples=300, batches=7).with_batch_size(300).batches == 1
+
+
 def test_fixed_batches_are_the_same_few_sets_again_and_again():
     sampler, root = FixedBatches(examples=23, batch_size=5), KeyTree(seed=4)
     draws = {tuple(sampler.draw(23, i, 0, streams(root))) for i in range(200)}
@@ -120,6 +164,9 @@ def test_a_cap_cuts_large_draws_at_random():
     [
         (lambda: FixedSize(examples=10, batch_size=2, replacement=True), "drawn several times into one batch"),
         (lambda: FixedSize(examples=10, batch_size=11), "larger than the 10 examples"),
+        (lambda: Allocation(examples=10, batches=11), "more than the 10 examples"),
+        (lambda: Allocation(examples=10, batches=0), "batches is 0"),
+        (lambda: Allocation(examples=10, batches=2, unit=""), "unit is ''"),
         (lambda: Shuffled(examples=10, batch_size=2, adjacency="add-remove"), "one of zero-out, replace"),
         (lambda: Poisson(rate=0.1, batch_size=2, adjacency="zero-out"), "public number"),
         (lambda: Poisson(rate=0.1, batch_size=2, cap=5), "public number"),
@@ -141,6 +188,7 @@ def test_what_makes_no_sense_is_refused(make, words):
         (FixedSize(examples=10, batch_size=2), "replace"),
         (Shuffled(examples=10, batch_size=2), "zero-out"),
         (Shuffled(examples=10, batch_size=2, adjacency="replace"), "replace"),
+        (Allocation(examples=10, batches=5), "zero-out"),
         (FixedBatches(examples=10, batch_size=2), "zero-out"),
     ],
 )

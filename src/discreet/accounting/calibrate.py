@@ -7,7 +7,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from discreet._check import check_positive
-from discreet.accounting import cost_for_search
+from discreet.accounting import cost
 from discreet.accounting.events import Event, check_units
 from discreet.errors import ConfigError
 
@@ -59,7 +59,7 @@ def calibrate(
     def spent(size: int) -> float:
         return _spent(replace(plan, sampling=plan.sampling.with_batch_size(size)), group, beside)
 
-    size = _largest(spent, epsilon, plan.sampling.largest_batch_size, plan.sampling.batch_size)
+    size = _largest(spent, epsilon, plan.sampling.largest_batch_size, math.ceil(plan.sampling.batch_size))
     if size == 0:
         raise ConfigError(
             f"not even batch size 1 fits epsilon {epsilon:g} in {plan.steps:,} steps with {plan.mechanism.noise!r}; "
@@ -70,7 +70,7 @@ def calibrate(
 
 def _spent(plan: "Plan", group: int, beside: Sequence[Event]) -> float:
     others = [replace(p, group=group) for p in beside]
-    return cost_for_search([*plan.events(group=group), *others], plan.delta, plan.tuning).epsilon
+    return cost([*plan.events(group=group), *others], plan.delta, plan.tuning, thorough=False).epsilon
 
 
 def _solve_noise(plan: "Plan", epsilon: float, group: int, beside: Sequence[Event]) -> "Plan":

@@ -14,6 +14,7 @@ from scipy.special import ndtr, ndtri
 from scipy.stats import binom
 
 from discreet.accounting import coordinate_pld as product
+from discreet.accounting.allocation import Epoch, epoch
 from discreet.accounting.events import Event, Law, Magnitudes
 from discreet.accounting.numerics import invert
 from discreet.accounting.pld_grid import Losses, Reals, mixed_loss, split, subsampled, symmetric
@@ -45,6 +46,8 @@ def pairs_of(event: Event) -> tuple[Pair, ...]:
         return _fixed_size(rate, sigma / 2) if event.group == 1 else ()
     if event.scheme == "fixed-batches":
         return ()
+    if event.scheme == "allocation" and event.batches > 1:
+        return _allocation(sigma, event.batches) if event.group == 1 else ()
     if event.adjacency == "replace":
         if event.law is not None:  # three laws at once, of which one Gaussian pair says nothing
             return ()
@@ -237,6 +240,25 @@ def _fixed_size(rate: float, sigma: float) -> tuple[Pair]:
         return symmetric(remove_losses(rate, sigma, step, tail))
 
     return (Pair(deviation(rate, sigma), lambda tail: 2 * _span(rate, sigma, tail), losses),)
+
+
+# --- one batch of an epoch, drawn at random ---------------------------------------------------------------------------
+
+
+def _allocation(sigma: float, batches: int) -> tuple[Pair, Pair]:
+    """Each unit in one batch of an epoch (C7); a thousandth of delta may lie above the grid of its law (C8)."""
+
+    def law(tail: float) -> Epoch:
+        return epoch(sigma, batches, 10.0 ** math.floor(math.log10(min(1e-3, 1e3 * tail))))  # one of few
+
+    def losses(adding: bool, step: float, tail: float) -> Losses:
+        return law(tail).losses(step, adding=adding)
+
+    def span(tail: float) -> float:
+        return law(tail).span
+
+    deviation = law(1e-11).deviation
+    return Pair(deviation, span, partial(losses, False)), Pair(deviation, span, partial(losses, True))
 
 
 # --- any noise, shifts known coordinate by coordinate ----------------------------------------------------------------

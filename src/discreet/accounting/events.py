@@ -1,7 +1,7 @@
 """What was released, as accounting sees it: frozen values that say everything privacy depends on."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, get_args
 
@@ -25,7 +25,7 @@ class Magnitudes:
 
 Verdict = Literal["holds", "holds if", "unproven", "false"]
 Adjacency = Literal["add-remove", "zero-out", "replace"]
-Scheme = Literal["poisson", "fixed-size", "fixed-batches"]
+Scheme = Literal["poisson", "fixed-size", "fixed-batches", "allocation"]
 Hardening = Literal["idealised", "exact"]
 
 
@@ -35,7 +35,8 @@ class Participation:
 
     - scheme "poisson": each unit by its own coin of probability `rate` (rate 1: always);
     - "fixed-size": a set of fixed size, drawn anew without replacement, of which a unit is part with `rate`;
-    - "fixed-batches": one of several fixed batches, each with probability `rate`.
+    - "fixed-batches": one of several fixed batches, each with probability `rate`;
+    - "allocation": one release of an epoch of 1 / `rate`, each unit's drawn independently; what is counted are epochs.
 
     `adjacency` is "add-remove" where the number of units is secret, "zero-out" where it is public (a unit's record
     is replaced by one that contributes nothing; the same figures, T1 of docs/theory.md), or "replace" (by any other
@@ -81,7 +82,7 @@ class Query:
 
 @dataclass(frozen=True)
 class Event:
-    """`steps` equal releases: everything about them that privacy depends on.
+    """`steps` equal releases: everything about them that privacy depends on. (Of "allocation", equal epochs.)
 
     The query is a Gaussian one of effective noise `multiplier`, or is dominated by it (T5 of docs/theory.md). Where
     the noise has another law, `law` says so, with its `scale` in units of the sensitivity, and `shifts` are the
@@ -122,8 +123,30 @@ class Event:
         check_unit("an event's unit", self.unit)
         if self.scheme == "fixed-size" and self.adjacency != "replace":
             raise ConfigError("sets of fixed size are analysed for one unit replaced by another; say 'replace'.")
+        if self.scheme == "allocation":
+            self._check_allocation()
         if self.law is not None and not (self.scale > 0 and math.isfinite(self.scale)):
             raise ConfigError(f"an event's scale is {self.scale!r}; noise with a law needs a finite number > 0.")
+
+    def _check_allocation(self) -> None:
+        """What the theorems on random allocation ask for (C7)."""
+        batches = 1 / self.rate if self.rate > 0 else 0.0
+        if not 1 <= batches <= 10**9 or abs(batches - round(batches)) > 1e-9 * batches:
+            raise ConfigError(
+                f"an epoch of random allocation has a whole number of batches; 1 / {self.rate!r} is none."
+            )
+        if self.adjacency == "replace":
+            raise ConfigError(
+                "random allocation is analysed for a unit whose records are replaced by empty ones, or which is added "
+                "or removed; nothing better than two hops is proven for one that is replaced by another."
+            )
+        if self.law is not None or self.hardening != "idealised" or self.overflow:
+            raise ConfigError("random allocation is analysed for Gaussian noise on whole batches, in real arithmetic.")
+
+    @property
+    def batches(self) -> int:
+        """How many releases an epoch of random allocation has; 1 of other schemes."""
+        return round(1 / self.rate) if self.scheme == "allocation" else 1
 
     @classmethod
     def of(cls, who: Participation, query: Query, steps: int, group: int = 1) -> "Event":
@@ -169,6 +192,15 @@ class Event:
         return replace(self, multiplier=self.multiplier / rows, unit=unit)
 
 
+def merge(events: Sequence[Event]) -> list[Event]:
+    """The same releases, with equal ones counted together: composition does not depend on the order."""
+    counts: dict[Event, int] = {}
+    for event in events:
+        key = replace(event, steps=0)
+        counts[key] = counts.get(key, 0) + event.steps
+    return [replace(event, steps=steps) for event, steps in counts.items()]
+
+
 def check_unit(name: str, unit: object) -> str:
     """The unit, if it is a short word."""
     if not isinstance(unit, str) or not unit.isprintable() or not 0 < len(unit) <= 40:
@@ -195,6 +227,14 @@ def check_units(unit: str, beside: Iterable[Event]) -> None:
                 f"what is asked beside the training protects each {in_words(other)}, and the plan each "
                 f"{in_words(unit)}: the two do not add up. Ask for what protects each {in_words(unit)}{rows}."
             )
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A proven epsilon, and how it was computed."""
+
+    epsilon: float
+    accountant: str
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from discreet._check import check_int, check_positive
-from discreet.accounting import cost, delta_curve, figures, merge
-from discreet.accounting.events import ROW, Adjacency, Event, Magnitudes, Verdict, in_words, units_of
+from discreet.accounting import cost, delta_curve, epsilon_by_accountant
+from discreet.accounting.events import ROW, Adjacency, Event, Magnitudes, Verdict, in_words, merge, units_of
+from discreet.accounting.serialization import build, describe, json_values
 from discreet.accounting.tradeoff import TradeOff, belief
 from discreet.accounting.tuning import Tuning
 from discreet.errors import ConfigError, PrivacyError
-from discreet.stages.serialization import build, describe, json_values
 
 Status = Literal["proven", "checked", "assumed", "broken"]
 
@@ -175,7 +175,7 @@ class Guarantee:
 
     def figures(self) -> dict[str, float]:
         """Epsilon of one run by each accountant, for comparison: infinite where one does not apply."""
-        return figures(self.events, self.delta)
+        return epsilon_by_accountant(self.events, self.delta)
 
     def attacker(self, classes: int = 10) -> dict[str, float]:
         """What the guarantee means for an attacker who knows all but whether one unit's data was used.
@@ -290,6 +290,12 @@ def _words(event: Event) -> str:
         name = type(event.law).__name__ + "".join(f" {k} {v:g}" for k, v in law.items())
         what = f"releases with {name} noise of scale {event.scale:.6g} sensitivities"
         theorems = ["T1", "T2" if event.shifts is not None else "T4' and T5"]
+    if event.scheme == "allocation":
+        epochs = (
+            f"{event.steps:,} epochs of {event.batches:,}" if event.steps != 1 else f"an epoch of {event.batches:,}"
+        )
+        each = f"each {in_words(event.unit)} in one batch of an epoch, drawn at random"
+        return f"{epochs} {what}, {each} (theorems T6, C7 and C8)"
     how = {
         "poisson": f"each on a Poisson sample of rate {event.rate:.6g}",
         "fixed-size": f"each on a random set of fixed size, rate {event.rate:.6g}",

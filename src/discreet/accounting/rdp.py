@@ -75,24 +75,42 @@ def _gaussian_moments(multiplier: float, most: int) -> Reals:
 
 
 def _gaussian(rate: float, multiplier: float, orders: tuple[float, ...]) -> tuple[float, ...]:
-    """Of a Gaussian query: whole orders by the sum of T1's moments, fractional ones by dp-accounting's series.
-
-    Those series converge only for small rates, and round to zero, below the truth, for much noise.
-    """
+    """Of a Gaussian query: whole orders by the sum of T1's moments, fractional ones by quadrature."""
     if rate == 1:
         return tuple(a / (2 * multiplier**2) for a in orders)
     whole = [int(a) for a in orders if a == int(a)]
     known = _gaussian_moments(multiplier, max(whole, default=2))
     found = {float(a): _subsampled(known, rate, a) / (a - 1) for a in whole}
-    fractions = [a for a in orders if a not in found]
-    if fractions and rate < 0.02 and 0.05 < multiplier < 100 and (rate / multiplier) ** 2 > 1e-14:
-        from dp_accounting import dp_event
-        from dp_accounting.rdp import RdpAccountant
-
-        accountant = RdpAccountant(fractions)
-        accountant.compose(dp_event.PoissonSampledDpEvent(rate, dp_event.GaussianDpEvent(multiplier)))
-        found.update(zip(fractions, map(float, accountant.rdp), strict=True))
+    if 0.05 < multiplier < 1e3 and rate > 1e-12:
+        found.update({a: _fractional(rate, multiplier, a) for a in orders if a != int(a)})
     return tuple(found.get(a, math.inf) for a in orders)
+
+
+def _fractional(rate: float, multiplier: float, order: float) -> float:
+    """The divergence of a Poisson sampled Gaussian query at any order above 1, by the trapezoidal rule.
+
+    With r the likelihood ratio, E[r^a] - 1 is the mean of r^a - 1 - a (r - 1), as E[r] = 1: it is nowhere negative, so
+    that nothing cancels. The rule's error is e^-(2 pi w / h) for a step h and w the width of the strip in which the
+    integrand is analytic: r vanishes at pi sigma^2 beside the real line, and h is at most a sixth of that. The
+    figure is raised by a billionth.
+    """
+    step = min(multiplier / 4, math.pi * multiplier**2 / 6)
+    x = np.arange(-12 * multiplier, order + 12 * multiplier + step, step)
+    exponent = (2 * x - 1) / (2 * multiplier**2)
+    gain = rate * np.expm1(np.minimum(exponent, 60))  # r - 1
+    ratio = np.where(exponent > 60, np.logaddexp(math.log1p(-rate), math.log(rate) + exponent), np.log1p(gain))
+    term = order * (order - 1) / 2 * np.where(np.abs(gain) < 0.05, gain, 0.0) ** 2
+    series = term.copy()
+    for k in range(2, 16):  # the binomial series, where the difference would cancel
+        term *= np.where(np.abs(gain) < 0.05, gain, 0.0) * (order - k) / (k + 1)
+        series += term
+    few = np.minimum(ratio, 5.0)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        much = order * ratio + np.log1p((order - 1) * np.exp(-order * ratio) - order * np.exp((1 - order) * ratio))
+        some = np.log(np.where(np.abs(gain) < 0.05, series, np.expm1(order * few) - order * np.expm1(few)))
+    density = -0.5 * (x / multiplier) ** 2 - math.log(multiplier * math.sqrt(2 * math.pi) / step)
+    total = float(logsumexp(density + np.where(ratio > 5, much, some)))
+    return float(np.logaddexp(0.0, total)) / (order - 1) * (1 + 1e-9)
 
 
 def _subsampled(log_moments: Reals, rate: float, order: int) -> float:

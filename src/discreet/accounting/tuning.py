@@ -1,6 +1,7 @@
 """What choosing the best of several private runs costs (Papernot and Steinke 2021)."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -63,8 +64,9 @@ def tuning_cost(plan: "Plan", *, runs: float, distribution: Distribution = "loga
     return replace(plan, tuning=Tuning(runs, distribution), epsilon=None).guarantee()
 
 
-def tuned(divergences: Reals, orders: Reals, tuning: Tuning) -> Reals:
+def tuned(divergences: Reals, of_orders: Sequence[float], tuning: Tuning) -> Reals:
     """Rényi divergences of the best of several runs, from those of one run at the same orders."""
+    orders = np.asarray(of_orders, float)
     if tuning.distribution == "poisson":
         return _poisson(divergences, orders, tuning.runs)
     shape = _SHAPES[tuning.distribution]

@@ -36,7 +36,7 @@ from discreet.runs.config import Config, load
 from discreet.runs.folder import check_files, write
 from discreet.runs.outcome import read_end
 from discreet.stages.plan import Plan
-from discreet.stages.sampling import Poisson
+from discreet.stages.sampling import Allocation, Poisson
 from discreet.training.evaluation import loss_for
 from discreet.training.loop import fit
 from discreet.training.options import Loss, Rows
@@ -285,5 +285,7 @@ def _room(plan: Plan, rows: int, canaries: int) -> Plan:
     if isinstance(sampling, Poisson) and sampling.cap is None and sampling.adjacency != "replace":
         return for_canaries(plan)
     total = rows + canaries
+    if isinstance(sampling, Allocation):
+        return replace(plan, sampling=replace(sampling, examples=total), epsilon=None)
     size = max(1, min(total, round(sampling.batch_size * total / sampling.examples)))
     return replace(plan, sampling=replace(sampling, examples=total, batch_size=size), epsilon=None)

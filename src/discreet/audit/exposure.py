@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 from scipy.stats import skewnorm
 
+from discreet.accounting.serialization import json_values
 from discreet.audit.membership import Power, interval
 from discreet.audit.one_run import check_level
 from discreet.errors import ConfigError
-from discreet.stages.serialization import json_values
 
 Secret = TypeVar("Secret")
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 from scipy.special import betainc, expit, gammaln, log_expit
 
 from discreet._check import check_int, check_positive
+from discreet.accounting.serialization import json_values
 from discreet.errors import ConfigError
-from discreet.stages.serialization import json_values
 
 MOST_CANARIES = 10**7
 _PRECISION = 1e-9  # of a lower bound, which is rounded down by it

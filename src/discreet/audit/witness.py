@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from discreet import _storage as storage
 from discreet._check import check_int
 from discreet.accounting.guarantee import Guarantee
+from discreet.accounting.serialization import json_values
 from discreet.audit import curves
 from discreet.audit.canaries import (
     DATA,
@@ -45,7 +46,6 @@ from discreet.stages.noise import Gaussian
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
 from discreet.stages.sampling import Poisson
-from discreet.stages.serialization import json_values
 from discreet.training.options import Loss, Rows
 
 ATTACKERS: dict[str, str] = {

@@ -29,7 +29,9 @@ def plan(
     noise: Annotated[float | None, typer.Option(help="The noise multiplier.")] = None,
     epsilon: Annotated[float | None, typer.Option(help="The budget.")] = None,
     delta: Annotated[float, typer.Option(help="The probability left out of the guarantee.")] = 1e-5,
-    sampling: Annotated[str, typer.Option(help="poisson, fixed-size, shuffled or fixed-batches.")] = "poisson",
+    sampling: Annotated[
+        str, typer.Option(help="poisson, fixed-size, allocation, shuffled, fixed-batches.")
+    ] = "poisson",
     unit: Annotated[str, typer.Option(help="What is protected, in a word.")] = "example",
     group: Annotated[int, typer.Option(help="Protect groups of so many together.")] = 1,
     learning_rate: Annotated[
@@ -109,7 +111,12 @@ def _print_plan(chosen: "Plan", length: float, proven: "Guarantee", others: "lis
         ("proven ε", round_up(proven.epsilon)),
         ("δ", f"{proven.delta:g}"),
         ("noise multiplier", f"{scale:.6g}"),
-        ("batch size", f"{chosen.sampling.batch_size:,}"),
+        (
+            "batch size",
+            f"{chosen.sampling.batch_size:,.6g}"
+            if chosen.sampling.batch_size % 1
+            else f"{chosen.sampling.batch_size:,}",
+        ),
         ("steps", f"{chosen.steps:,}"),
         ("epochs", f"{length:.6g}"),
     ):

@@ -10,7 +10,7 @@ from rich.table import Table
 
 def print_json(values: Any) -> None:
     """One line of JSON; infinite figures are the word "inf"."""
-    from discreet.stages.serialization import json_values
+    from discreet.accounting.serialization import json_values
 
     typer.echo(json.dumps(json_values(values), ensure_ascii=False))
 

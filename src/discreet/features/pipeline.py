@@ -14,6 +14,7 @@ from torch import Tensor
 
 from discreet._check import check_int
 from discreet.accounting.events import Adjacency, Event
+from discreet.accounting.serialization import build
 from discreet.data.files import Progress
 from discreet.errors import ConfigError
 from discreet.features.deskew import Upright
@@ -24,7 +25,6 @@ from discreet.features.scattering import Scattering
 from discreet.features.statistics import Whitened, Whitening
 from discreet.ledger import Ledger
 from discreet.runs.schema import FeaturesSection
-from discreet.stages.serialization import build
 
 _KINDS = {"patches": Patches, "scattering": Scattering}
 _AROUND = {"upright": Upright, "rehearsed": Rehearsed}  # tables beside an extractor's settings, the inner one first

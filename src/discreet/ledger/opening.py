@@ -10,7 +10,7 @@ from discreet.errors import ConfigError
 from discreet.stages.plan import Plan
 from discreet.stages.sensitivity import Layout
 
-_PACKAGES = ("discreet", "torch", "numpy", "scipy", "dp-accounting", "cryptography")
+_PACKAGES = ("discreet", "torch", "numpy", "scipy", "cryptography")
 
 
 def opening_of(plan: Plan, layout: Layout) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """How many rows fit into memory at a time."""
 
 import copy
+import math
 from pathlib import Path
 
 import torch
@@ -11,7 +12,7 @@ _GUESS = 64
 _SHARE = 0.25  # of the memory that is free
 
 
-def chunk_that_fits(model: nn.Module, row: Tensor, copies: int, batch_size: int) -> int:
+def chunk_that_fits(model: nn.Module, row: Tensor, copies: int, batch_size: float) -> int:
     """The largest number of rows a step should take at a time: what one row keeps for its backward pass is measured on
     a copy of the model with made-up inputs, and a few times that must fit. No data is looked at.
 
@@ -20,7 +21,7 @@ def chunk_that_fits(model: nn.Module, row: Tensor, copies: int, batch_size: int)
     try:
         twin = copy.deepcopy(model)
     except (RuntimeError, TypeError, AssertionError):
-        return min(_GUESS, 2 * batch_size)
+        return min(_GUESS, math.ceil(2 * batch_size))
     kept = 0
     seen: set[int] = set()
 
@@ -45,7 +46,7 @@ def chunk_that_fits(model: nn.Module, row: Tensor, copies: int, batch_size: int)
     a_row = max(1, kept // 2 + made // 2 + row.nbytes * copies)
     # activations, their gradients, and both once more where they are taken apart
     most = int(_SHARE * free_memory(inputs.device) / (4 * a_row))
-    return max(1, min(most, _LARGEST, 2 * batch_size))
+    return max(1, min(most, _LARGEST, math.ceil(2 * batch_size)))
 
 
 def free_memory(device: torch.device) -> int:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
+from discreet.accounting.serialization import to_toml
 from discreet.errors import ConfigError
 from discreet.runs import schema
-from discreet.stages.serialization import to_toml
 
 if TYPE_CHECKING:
     from torch import nn

@@ -99,6 +99,10 @@ def _staged(config: Config, stages: StagesSection, examples: int) -> "Plan":
     sampling = {**stages.sampling, "batch_size": budget.batch_size}
     if "rate" not in sampling:
         sampling["examples"] = examples
+    if sampling.get("type") == "Allocation" and "batches" in sampling:
+        del sampling["batch_size"]
+    elif sampling.get("type") == "Allocation":
+        sampling["batches"] = max(1, round(examples / sampling.pop("batch_size")))
     values: dict[str, Any] = {
         "format": "discreet-plan/1",
         "steps": 0 if budget.steps is None else budget.steps,

@@ -32,6 +32,7 @@ import torch
 from torch import nn
 
 from discreet import _storage as storage
+from discreet.accounting.serialization import to_toml
 from discreet.audit.witness import AuditSpec, RunAuditor, declare
 from discreet.data import Data
 from discreet.data.download import REMOTE
@@ -48,7 +49,6 @@ from discreet.runs.outcome import Outcome, read_end, write_end
 from discreet.runs.progress import Watch
 from discreet.runs.validation import check
 from discreet.stages.plan import Plan
-from discreet.stages.serialization import to_toml
 from discreet.training.evaluation import loss_for
 from discreet.training.loop import train_loop
 from discreet.training.options import Record, TrainingOptions

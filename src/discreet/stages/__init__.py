@@ -8,5 +8,4 @@ mechanism.py       a bound, a noise, a denoiser: one value
 plan.py            sampling + mechanism + steps + delta: one value that can be solved, saved and read aloud
 presets.py         the papers' methods: functions that return a plan (public as discreet.methods)
 sensitivity.py     the contracts that bounds state, and accounting reads
-serialization.py   stages as plain values, and back
 """

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, Self, get_args
 
 from discreet._check import check_int
 from discreet.accounting.events import Hardening, Law, Magnitudes, Query
-from discreet.accounting.gaussian_domination import gaussian_rate
+from discreet.accounting.gaussian import gaussian_rate
 from discreet.errors import ConfigError, PrivacyError
 from discreet.stages.sensitivity import Block, Contract, Layout, asked, doubled, effective_multiplier, norm_of, rounded
 

@@ -10,6 +10,7 @@ from typing import Any, Protocol, Self
 from discreet._check import check_int, check_positive
 from discreet.accounting.events import Event, Participation, check_units
 from discreet.accounting.guarantee import Claim, Condition, Guarantee, Status, guarantee
+from discreet.accounting.serialization import build, describe, to_toml
 from discreet.accounting.tuning import Tuning
 from discreet.errors import ConfigError
 from discreet.stages import bounds as _bounds
@@ -18,14 +19,13 @@ from discreet.stages import sampling as _sampling
 from discreet.stages.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
 from discreet.stages.mechanism import Mechanism
 from discreet.stages.sensitivity import Layout
-from discreet.stages.serialization import build, describe, to_toml
 
 
 class Sampler(Protocol):
     """What a sampler must have; see discreet.stages.sampling."""
 
     @property
-    def batch_size(self) -> int: ...
+    def batch_size(self) -> float: ...
     @property
     def largest_batch_size(self) -> int: ...
     def contract(self) -> Participation: ...
@@ -49,7 +49,7 @@ _SAMPLER_MEMBERS = (
     "draw",
 )
 DENOISERS = (JamesStein, Kalman, KolmogorovSmirnov, Score)
-SAMPLERS = (_sampling.Poisson, _sampling.FixedSize, _sampling.Shuffled, _sampling.FixedBatches)
+SAMPLERS = (_sampling.Poisson, _sampling.FixedSize, _sampling.Shuffled, _sampling.Allocation, _sampling.FixedBatches)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,6 +98,7 @@ class Plan:
         if self.tuning is not None and not isinstance(self.tuning, Tuning):
             raise ConfigError(f"{self.tuning!r} is no tuning; use Tuning(runs, distribution).")
         self._check_schedule()
+        self._check_allocation()
 
     def _check_schedule(self) -> None:
         factors = self.noise_schedule
@@ -116,6 +117,22 @@ class Plan:
             raise ConfigError(
                 f"noise_schedule is for samplers that draw each step on its own, not for {self.sampling!r}, with which "
                 "it is not public at which noise a unit takes part."
+            )
+
+    def _check_allocation(self) -> None:
+        """Refuse what the theorem on random allocation does not cover (C7)."""
+        if self.sampling.contract().scheme != "allocation":
+            return
+        if not self.mechanism.noise.law.gaussian or self.mechanism.hardening != "idealised":
+            raise ConfigError(
+                f"{type(self.sampling).__name__} is analysed for Gaussian noise in real arithmetic, not for "
+                f"{self.mechanism.noise!r} with {self.mechanism.hardening} arithmetic; use Gaussian(multiplier), or "
+                "the sampler Poisson."
+            )
+        if getattr(self.mechanism.noise, "bands", 1) != 1 or self.mechanism.start_noise() is not None:
+            raise ConfigError(
+                f"{type(self.sampling).__name__} is analysed for noise that is independent from step to step, not for "
+                f"{self.mechanism.noise!r}; use Gaussian(multiplier), or a sampler that is made for correlated noise."
             )
 
     def guarantee(self, *, group: int = 1, beside: Sequence[Event] = ()) -> Guarantee:
@@ -344,6 +361,11 @@ _TAKING_PART = {
     ("poisson", True): "each {unit} took part as often as was counted, whoever it was",
     ("fixed-size", False): "each step's {unit}s were a secret, uniformly random set of fixed size",
     ("fixed-size", True): "each {unit} took part in each step",
+    (
+        "allocation",
+        False,
+    ): "each {unit} picked one batch of every epoch by a secret draw of its own, anew in each epoch",
+    ("allocation", True): "each {unit} took part in each step",
     ("fixed-batches", False): "each step's {unit}s were one of several fixed batches, chosen at random",
     ("fixed-batches", True): "each {unit} took part in each step",
 }

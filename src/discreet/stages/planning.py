@@ -4,16 +4,22 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from discreet._check import check_int, check_positive
-from discreet.accounting import cost_for_search
+from discreet.accounting import cost
 from discreet.accounting.calibrate import calibrate
 from discreet.errors import ConfigError
 from discreet.stages.bounds import Clip
 from discreet.stages.mechanism import Mechanism, Noise
 from discreet.stages.noise import Gaussian
 from discreet.stages.plan import Plan, Sampler
-from discreet.stages.sampling import FixedBatches, FixedSize, Poisson, Shuffled
+from discreet.stages.sampling import Allocation, FixedBatches, FixedSize, Poisson, Shuffled
 
-SAMPLINGS = {"poisson": Poisson, "fixed-size": FixedSize, "shuffled": Shuffled, "fixed-batches": FixedBatches}
+SAMPLINGS: dict[str, Callable[..., Sampler]] = {
+    "poisson": Poisson,
+    "fixed-size": FixedSize,
+    "shuffled": Shuffled,
+    "allocation": lambda examples, batch_size, unit: Allocation(examples, 1, unit).with_batch_size(batch_size),
+    "fixed-batches": FixedBatches,
+}
 
 
 def solve(
@@ -97,7 +103,7 @@ def _largest_batch(plan_of: Callable[[int], Plan], examples: int, epsilon: float
 
 
 def _spent(plan: Plan, group: int) -> float:
-    return cost_for_search(plan.events(group=group), plan.delta, plan.tuning).epsilon
+    return cost(plan.events(group=group), plan.delta, plan.tuning, thorough=False).epsilon
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from torch.nn import functional as F
 
 from discreet import ConfigError, PrivacyError
 from discreet.accounting.events import Event
+from discreet.accounting.serialization import build as built
+from discreet.accounting.serialization import describe, to_toml
 from discreet.nn import BELU
 from discreet.stages.bounds.bounded_network import BoundedNetwork
 from discreet.stages.bounds.certificate import belu_certificate
 from discreet.stages.sensitivity import Layout, norm_of
-from discreet.stages.serialization import build as built
-from discreet.stages.serialization import describe, to_toml
 
 
 def mlp():

@@ -24,7 +24,7 @@ from discreet import (
     VarianceGamma,
     attach,
 )
-from discreet.accounting.gaussian_domination import gaussian_rate
+from discreet.accounting.gaussian import gaussian_rate
 from discreet.stages.bounds.envelope import covering, half_normal, sampled
 from discreet.stages.sensitivity import Layout, norm_of
 

@@ -10,12 +10,12 @@ from rich.text import Text
 
 from discreet import _storage as storage
 from discreet.accounting.guarantee import round_up
+from discreet.accounting.serialization import json_values
 from discreet.audit.sanity.running import Calibrated, Checked
 from discreet.audit.sanity.verdict import Verdict
 from discreet.errors import ConfigError
 from discreet.report import plots
 from discreet.report.pictures import can_picture, save_picture
-from discreet.stages.serialization import json_values
 
 _STYLES = {"pass": "green", "too weak": "yellow", "broken": "bold red", "says nothing": "dim"}
 

@@ -1,6 +1,7 @@
 """The checks of a run's config, small enough for a few minutes or at full size; no data is read but a stand-in's."""
 
 import json
+import math
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -234,7 +235,7 @@ def _sized(config: Config, asked: Asked, plan: Plan) -> Setting | UserSetting:
     setting = Setting(make, plan, shape, classes, optimizer, plain)
     if asked.full:
         return setting if asked.epochs is None else setting.resized(sampling.examples, asked.epochs)
-    few = min(sampling.examples, max(_EXAMPLES, 2 * plan.sampling.batch_size))
+    few = min(sampling.examples, max(_EXAMPLES, math.ceil(2 * plan.sampling.batch_size)))
     return setting.resized(few, _EPOCHS if asked.epochs is None else asked.epochs)
 
 

@@ -201,7 +201,7 @@ def _privately(setting: SequenceSetting, model: nn.Module, data: Pair, tell: Cal
 
 def _plainly(setting: SequenceSetting, model: nn.Module, data: Pair, tell: Callable[[int, int], None]) -> None:
     """As many steps on batches as large, shuffled; neither bound nor noise."""
-    optimizer, steps, size = setting.optimizer(model), setting.plan.steps, setting.plan.sampling.batch_size
+    optimizer, steps, size = setting.optimizer(model), setting.plan.steps, math.ceil(setting.plan.sampling.batch_size)
     order = torch.randperm(len(data[0]))
     for step in range(1, steps + 1):
         order = order if len(order) >= min(size, len(data[0])) else torch.randperm(len(data[0]))

@@ -1,5 +1,6 @@
 """What a check trains: a model, a plan, an optimizer; and plain training to compare with."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 from discreet.accounting.calibrate import calibrate
 from discreet.errors import ConfigError
 from discreet.stages.plan import Plan
-from discreet.stages.sampling import Poisson
+from discreet.stages.sampling import Allocation, Poisson
 from discreet.training.evaluation import evaluate, loss_for
 from discreet.training.loop import fit
 
@@ -74,7 +75,7 @@ class Setting:
         """Train a new model without privacy: as many steps on batches as large, shuffled, no bound, no noise."""
         model, plan = self.make(), self.plan
         optimizer, loss = (self.plain_optimizer or self.optimizer)(model), loss_for(data)
-        count, size = len(data[0]), plan.sampling.batch_size
+        count, size = len(data[0]), math.ceil(plan.sampling.batch_size)
         between, course = max(1, plan.steps // 12), []
         order = torch.randperm(count)
         for step in range(1, plan.steps + 1):
@@ -104,7 +105,7 @@ class Trained:
         return self.course[-1][1]
 
 
-def resized(plan: Plan, units: int, batch_size: int, steps: int) -> Plan:
+def resized(plan: Plan, units: int, batch_size: float, steps: int) -> Plan:
     """A plan for another number of units and steps that proves the same epsilon, with the noise that takes.
 
     Where no noise does, for want of any in the plan, the noise stays.
@@ -123,8 +124,10 @@ def known(sampling: Any) -> int:
     return sampling.examples
 
 
-def resampled(sampling: Any, units: int, batch_size: int) -> Any:
+def resampled(sampling: Any, units: int, batch_size: float) -> Any:
     """The sampler for another number of units; a cap on the batch is for a machine's memory, and falls away."""
     known(sampling)
+    if isinstance(sampling, Allocation):
+        return replace(sampling, examples=units, batches=1).with_batch_size(batch_size)
     more = {"cap": None} if isinstance(sampling, Poisson) else {}
     return replace(sampling, examples=units, batch_size=batch_size, **more)

@@ -84,7 +84,7 @@ class PrivateTrainer(Trainer):
         return _Batches(self.private, self.train_dataset, Collate(collate, self._rows), self.args)
 
     def get_total_train_batch_size(self, args: TrainingArguments) -> int:
-        return self.private.plan.sampling.batch_size
+        return math.ceil(self.private.plan.sampling.batch_size)
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
