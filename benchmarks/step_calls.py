@@ -20,7 +20,7 @@ from torch.nn import functional as F
 import discreet
 
 HOME = str(Path(discreet.__file__).parent)
-WARM_UP = 40  # steps before, so that what is done on the first steps is done
+WARM_UP = 300  # steps before, so that what is done once is done: for the first steps, and for each size of a batch
 
 
 def trace(ledger=None, functions=False):
