@@ -29,6 +29,7 @@ _CLOSED = {"torch", "numpy", "discreet", "lightning", "pytorch_lightning", "tran
 _CLOSED |= {"logging", "threading", "multiprocessing", "rich", "typing", "weakref", "io", "concurrent", "asyncio"}
 
 _MISSING = object()
+_PLAIN = (int, float, complex, str, bytes, bool, np.generic, type(None))
 
 
 class Snapshot:
@@ -115,7 +116,7 @@ def contents(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str,
             break
         if isinstance(value, (Tensor, np.ndarray)):
             found[path] = _summary(value)
-        elif _is_plain(value):
+        elif isinstance(value, _PLAIN):
             found[path] = value
         elif isinstance(value, (dict, list, tuple, deque, set)):
             found[path] = (type(value).__name__, len(value))
@@ -130,7 +131,7 @@ def contents(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str,
 
 def plain_values(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str, Any]:
     """The numbers and texts alone, by their path."""
-    return {path: value for path, value in islice(reachable(roots, without), _MOST) if _is_plain(value)}
+    return {path: value for path, value in islice(reachable(roots, without), _MOST) if isinstance(value, _PLAIN)}
 
 
 def digests(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,48 +184,41 @@ def reachable(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> Iterator
     waiting: deque[tuple[str, Any]] = deque(roots.items())
     while waiting:
         path, value = waiting.popleft()
-        plain = _is_plain(value)
+        plain = isinstance(value, _PLAIN)
         if not plain:
             if id(value) in seen:
                 continue
             seen[id(value)] = value
         yield path, value
         if not plain:
-            waiting.extend((f"{path}.{name}" if path else name, child) for name, child in _children(value))
+            for name, child in _children(value):
+                waiting.append((f"{path}.{name}" if path else name, child))
 
 
-def _is_plain(value: Any) -> bool:
-    return isinstance(value, (int, float, complex, str, bytes, bool, np.generic)) or value is None
-
-
-def _children(value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, (Tensor, np.ndarray, type, types.ModuleType, weakref.ReferenceType)):
-        return
+def _children(value: Any) -> Sequence[tuple[str, Any]]:
+    if isinstance(value, (Tensor, np.ndarray, type, types.ModuleType, weakref.ReferenceType, types.CellType)):
+        return ()
     if isinstance(value, Mapping):
-        yield from ((str(key), child) for key, child in list(value.items()))
-    elif isinstance(value, (list, tuple, deque)):
-        yield from ((str(place), child) for place, child in enumerate(list(value)))
-    elif isinstance(value, (set, frozenset)):
-        yield from ((str(place), child) for place, child in enumerate(sorted(value, key=repr)))
-    elif isinstance(value, types.MethodType):
-        yield "self", value.__self__
-        yield "function", value.__func__
-    elif isinstance(value, types.BuiltinFunctionType):
-        yield "self", value.__self__  # a generator's, or a module
-    elif isinstance(value, partial):
-        yield from (("function", value.func), ("arguments", value.args), ("keywords", value.keywords))
-    elif isinstance(value, types.FunctionType):
+        return [(str(key), child) for key, child in list(value.items())]
+    if isinstance(value, (list, tuple, deque)):
+        return [(str(place), child) for place, child in enumerate(list(value))]
+    if isinstance(value, (set, frozenset)):
+        return [(str(place), child) for place, child in enumerate(sorted(value, key=repr))]
+    if isinstance(value, types.MethodType):
+        return ("self", value.__self__), ("function", value.__func__)
+    if isinstance(value, types.BuiltinFunctionType):
+        return (("self", value.__self__),)  # a generator's, or a module
+    if isinstance(value, partial):
+        return ("function", value.func), ("arguments", value.args), ("keywords", value.keywords)
+    if isinstance(value, types.FunctionType):
+        inside: list[tuple[str, Any]] = []
         for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
             try:
-                yield name, cell.cell_contents
+                inside.append((name, cell.cell_contents))
             except ValueError:  # an empty cell
                 continue
-        yield "defaults", value.__defaults__
-        yield from _named(value).items()
-    elif isinstance(value, types.CellType):
-        return
-    elif _opened(value):
-        yield from _attributes(value)
+        return [*inside, ("defaults", value.__defaults__), *_named(value).items()]
+    return list(_attributes(value)) if _opened(value) else ()
 
 
 def _named(function: types.FunctionType) -> dict[str, Any]:
