@@ -6,14 +6,12 @@ from importlib.util import find_spec
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import SIZE, Killed, config, contents, killed, stopping
-from torch import nn
+from small_runs import Killed, config, contents, killed, stopping
 
 from discreet import BudgetExhausted, ConfigError, Plan, PrivacyError, verify
 from discreet.accounting.guarantee import Guarantee
 from discreet.report import read
 from discreet.runs import run as runs
-from discreet.runs.build import make_optimizer, make_schedule
 from discreet.runs.config import from_dict, load, merged
 from discreet.runs.outcome import read_end
 from discreet.runs.progress import Watch
@@ -161,18 +159,6 @@ def test_a_run_whose_ledger_is_gone_is_not_begun_anew(table, tmp_path, torn):
         resume(tmp_path / "a")
 
 
-def test_a_run_that_ended_and_was_killed_before_it_said_so_is_concluded(table, tmp_path):
-    made = config(table, averaging={"decay": 0.5})
-    first = train(made, tmp_path / "a")
-    model = load_file(tmp_path / "a" / "model.safetensors")
-    for name in ("end.json", "model.safetensors", "guarantee.json"):
-        (tmp_path / "a" / name).unlink()
-    second = resume(tmp_path / "a")
-    assert (second.anchor, second.accuracy, second.lost) == (first.anchor, first.accuracy, 0)
-    for name, tensor in load_file(tmp_path / "a" / "model.safetensors").items():
-        assert torch.equal(tensor, model[name])
-
-
 # --- folders ---------------------------------------------------------------------------------------------------------
 
 
@@ -252,14 +238,6 @@ def test_a_folder_that_is_no_runs_says_so(tmp_path):
             resume(folder)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", "null", '{"accuracy": 1, "lost": 0}'])
-def test_an_end_that_cannot_be_read_is_said(table, tmp_path, text):
-    train(config(table, budget={"steps": 1}), tmp_path / "a")
-    (tmp_path / "a" / "end.json").write_text(text)
-    with pytest.raises(ConfigError, match="has finished, but cannot be read"):
-        read_end(tmp_path / "a")
-
-
 def test_relative_paths_mean_the_same_wherever_a_run_is_continued(table, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     section = {"ledger": "all.jsonl", "dataset": "clouds", "dataset_epsilon": 9.0, "dataset_delta": 1e-5}
@@ -268,73 +246,6 @@ def test_relative_paths_mean_the_same_wherever_a_run_is_continued(table, tmp_pat
     monkeypatch.chdir(tmp_path / "elsewhere")
     assert resume(tmp_path / "a").finished
     assert not (tmp_path / "elsewhere" / "all.jsonl").exists()
-
-
-# --- optimizers and schedules ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("section", "kind", "settings"),
-    [
-        ({}, torch.optim.SGD, {"lr": 0.5, "momentum": 0}),
-        ({"momentum": 0.9, "weight_decay": 0.1}, torch.optim.SGD, {"momentum": 0.9, "weight_decay": 0.1}),
-        ({"name": "adam", "settings": {"betas": [0.5, 0.6]}}, torch.optim.Adam, {"betas": (0.5, 0.6)}),
-        ({"name": "adamw", "learning_rate": 0.01}, torch.optim.AdamW, {"lr": 0.01}),
-        ({"name": "rmsprop", "momentum": 0.3}, torch.optim.RMSprop, {"momentum": 0.3}),
-        ({"name": "adagrad"}, torch.optim.Adagrad, {"lr": 0.5}),
-    ],
-)
-def test_optimizers_are_torchs(section, kind, settings):
-    made = make_optimizer(from_dict({"optimizer": section}), nn.Linear(2, 2))
-    assert type(made) is kind
-    assert {k: made.param_groups[0][k] for k in settings} == settings
-
-
-@pytest.mark.parametrize(
-    "section",
-    [
-        {"learning_rate": 0.0},
-        {"learning_rate": math.nan},
-        {"learning_rate": math.inf},
-        {"momentum": -0.5},
-        {"weight_decay": -1.0},
-        {"name": "adam", "momentum": 0.9},
-        {"name": "adam", "settings": {"betas": [2.0, 3.0]}},
-        {"settings": {"speed": 1}},
-        {"settings": {"lr": "fast"}},
-    ],
-)
-def test_optimizers_that_cannot_be_are_refused(section):
-    with pytest.raises(ConfigError, match="optimizer"):
-        make_optimizer(from_dict({"optimizer": section}), nn.Linear(2, 2))
-
-
-def rates(section, steps):
-    made = from_dict({"schedule": section, "optimizer": {"learning_rate": 2.0}})
-    optimizer = make_optimizer(made, nn.Linear(2, 2))
-    schedule = make_schedule(made, optimizer, steps)
-    found = []
-    for _ in range(steps):
-        found.append(optimizer.param_groups[0]["lr"])
-        optimizer.step()
-        if schedule is not None:
-            schedule.step()
-    return found
-
-
-def test_schedules_go_to_zero_by_a_line_or_a_cosine_after_a_warmup():
-    assert rates({}, 3) == [2.0, 2.0, 2.0]
-    assert rates({"name": "linear"}, 4) == pytest.approx([2.0, 1.5, 1.0, 0.5])
-    assert rates({"name": "cosine"}, 4) == pytest.approx([1 + math.cos(math.pi * i / 4) for i in range(4)])
-    assert rates({"name": "constant", "warmup": 0.5}, 4) == pytest.approx([2 / 3, 4 / 3, 2.0, 2.0])
-    assert rates({"name": "linear", "warmup": 0.5}, 4) == pytest.approx([2 / 3, 4 / 3, 2.0, 1.0])
-    assert rates({"name": "cosine", "warmup": 0.2}, 5)[:2] == pytest.approx([1.0, 2.0])
-
-
-@pytest.mark.parametrize("warmup", [-0.1, 1.0, math.nan])
-def test_a_warmup_is_a_part_of_the_run(warmup):
-    with pytest.raises(ConfigError, match="warmup"):
-        rates({"warmup": warmup}, 4)
 
 
 # --- methods ---------------------------------------------------------------------------------------------------------
@@ -390,57 +301,6 @@ def test_without_noise_nothing_is_proven_and_the_run_says_so(table, tmp_path):
     assert read_end(tmp_path / "a").guarantee.epsilon == math.inf
 
 
-# --- data and models of one's own ------------------------------------------------------------------------------------
-
-
-def test_functions_of_ones_own_make_data_and_model(tmp_path):
-    made = config(
-        "small_runs:clouds",
-        data={"settings": {"rows": 50}, "test_fraction": 0.0},
-        model={"name": "small_runs:narrow", "settings": {"width": 7}},
-    )
-    train(made, tmp_path / "a", stopping(2))
-    outcome = resume(tmp_path / "a")
-    assert outcome.accuracy is None  # nothing was held out
-    assert load_file(tmp_path / "a" / "model.safetensors")["0.weight"].shape == (7, SIZE)
-    assert Plan.load(tmp_path / "a" / "plan.toml").sampling.examples == 50
-
-
-def test_numbers_are_predicted(tmp_path):
-    outcome = train(config("small_runs:numbers", data={"settings": {"rows": 50}}), tmp_path / "a")
-    assert outcome.finished
-    assert outcome.accuracy is None
-    assert lines(tmp_path / "a")[-1]["loss"] > 0
-
-
-def test_tied_weights_are_saved(table, tmp_path):
-    assert train(config(table, model={"name": "small_runs:tied"}), tmp_path / "a").finished
-    saved = load_file(tmp_path / "a" / "model.safetensors")
-    assert torch.equal(saved["0.weight"], saved["2.weight"])
-
-
-def test_images_are_augmented(tmp_path):
-    data = {"settings": {"rows": 50, "pixels": 6}}
-    made = config("small_runs:clouds", data=data, augmentation={"copies": 3, "flip": True, "shift": 1})
-    assert train(made, tmp_path / "a").finished
-
-
-@pytest.mark.parametrize("name", ["small_runs:wide", "small_runs:few"])
-def test_a_model_that_does_not_fit_the_data_is_refused_before_anything_is_counted(table, tmp_path, name):
-    with pytest.raises(ConfigError, match="the model"):
-        train(config(table, model={"name": name}), tmp_path / "a")
-    assert not (tmp_path / "a").exists()
-
-
-def test_the_seed_is_that_of_the_first_weights(table, tmp_path):
-    runs = {}
-    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        train(config(table, run={"seed": seed}, budget={"steps": 0}), tmp_path / name)
-        runs[name] = load_file(tmp_path / name / "model.safetensors")["1.weight"]
-    assert torch.equal(runs["a"], runs["b"])
-    assert not torch.equal(runs["a"], runs["c"])
-
-
 # --- a data set's ledger, TensorBoard, and what else a run may say ---------------------------------------------------
 
 
@@ -470,42 +330,6 @@ def test_tensorboard_logs_are_written(table, tmp_path):
     assert list((tmp_path / "a" / "tensorboard").iterdir())
 
 
-def test_tensorboard_that_is_not_installed_is_said_at_the_beginning(table, tmp_path, monkeypatch):
-    monkeypatch.setattr("discreet.runs.validation.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match="tensorboard needs a package"):
-        train(config(table, run={"tensorboard": True}), tmp_path / "a")
-    assert not (tmp_path / "a").exists()
-
-
-@pytest.mark.parametrize(
-    ("sections", "words"),
-    [
-        ({"evaluation": {"every": 0.0}}, r"\[evaluation\] every is 0"),
-        ({"evaluation": {"batch_size": 0}}, r"\[evaluation\] batch_size is 0"),
-        ({"run": {"checkpoint_every": -1.0}}, r"\[run\] checkpoint_every is -1"),
-        ({"run": {"seed": -1}}, r"\[run\] seed is -1"),
-        ({"run": {"seed": 2**63}}, r"\[run\] seed is too large"),
-        ({"run": {"chunk": 0}}, r"\[run\] chunk is 0"),
-        ({"run": {"device": "abacus"}}, "device 'abacus' cannot be used"),
-        ({"run": {"device": "meta"}}, "device 'meta' cannot be used"),
-        ({"run": {"dataset": "clouds"}}, "say ledger"),
-        ({"run": {"ledger": "a", "dataset": "clouds"}}, "needs the epsilon and delta"),
-        ({"averaging": {"decay": 1.0}}, r"\[averaging\] decay is 1"),
-        ({"augmentation": {"copies": 2}}, "nothing changes them"),
-        ({"augmentation": {"copies": 0}}, r"\[augmentation\] copies is 0"),
-        ({"augmentation": {"shift": -1}}, "shift is -1"),
-        ({"data": {"settings": {"folder": "x"}}}, r"\[data.settings\] folder"),
-        ({"model": {"settings": {"shape": [1]}}}, r"\[model.settings\] shape"),
-        ({"schedule": {"warmup": 2.0}}, "warmup is 2"),
-        ({"optimizer": {"learning_rate": math.nan}}, "learning_rate is nan"),
-    ],
-)
-def test_what_cannot_be_carried_out_is_refused_before_a_folder_is_made(table, tmp_path, sections, words):
-    with pytest.raises(ConfigError, match=words):
-        train(config(table, **sections), tmp_path / "a", Watch(stage=pytest.fail))
-    assert not (tmp_path / "a").exists()
-
-
 def test_a_relation_that_a_split_by_position_does_not_keep_is_refused(tmp_path):
     """Which rows are held out depends on how many there are: with one more, many change sides."""
     config = from_dict(
@@ -523,16 +347,6 @@ def test_a_relation_that_a_split_by_position_does_not_keep_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="added or removed"):
         train(config, tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def test_a_changed_guarantee_is_not_repeated(tmp_path):
-    config = from_dict({"model": {"name": "linear"}, "budget": {"noise": 5.0, "steps": 2, "batch_size": 64}})
-    train(config, tmp_path / "run")
-    path = tmp_path / "run" / "guarantee.json"
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps(values | {"epsilon": values["epsilon"] / 2}))
-    with pytest.raises(PrivacyError, match="says less than its ledger proves"):
-        resume(tmp_path / "run")
 
 
 def test_a_flag_for_epochs_replaces_steps_in_the_file():

@@ -3,19 +3,14 @@ import re
 
 import pytest
 import torch
+from small_training import CLASSES, ROWS, SIZE, data, linear, plan, silent, weights
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import discreet
 from discreet import (
-    Clip,
     ConfigError,
-    Gaussian,
-    Ledger,
-    Mechanism,
-    Plan,
-    Poisson,
     PrivacyError,
     federated,
     methods,
@@ -25,35 +20,6 @@ from discreet.release.chunk_size import chunk_that_fits, ran_out
 from discreet.training.augmentation import Images
 from discreet.training.evaluation import evaluate, loss_for
 from discreet.training.loop import fit
-
-ROWS, SIZE, CLASSES = 60, 5, 3
-
-
-def data(rows=ROWS, seed=1):
-    """Three clouds that a linear model can tell apart."""
-    generator = torch.Generator().manual_seed(seed)
-    y = torch.randint(CLASSES, (rows,), generator=generator)
-    return torch.randn(rows, SIZE, generator=generator) + 3 * torch.eye(SIZE)[y], y
-
-
-def linear(seed=0):
-    torch.manual_seed(seed)
-    return nn.Linear(SIZE, CLASSES)
-
-
-def plan(steps=12, noise=1.5, batch_size=20):
-    return methods.dp_sgd(examples=ROWS, batch_size=batch_size, steps=steps, noise=noise, delta=1e-5)
-
-
-def silent(steps, rows=ROWS, norm=1.0):
-    """Everybody takes part and nothing is added: what a step does can be computed by hand."""
-    sampling = Poisson(rate=1.0, batch_size=rows)
-    return Plan(sampling=sampling, mechanism=Mechanism(Clip(norm), Gaussian(0.0)), steps=steps, delta=1e-5)
-
-
-def weights(model):
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
-
 
 # --- the loop --------------------------------------------------------------------------------------------------------
 
@@ -262,177 +228,6 @@ def test_a_schedule_that_is_too_short_for_the_plan_is_refused_before_the_first_r
     assert verify(ledger).runs[0].released == 0
 
 
-# --- evaluation ------------------------------------------------------------------------------------------------------
-
-
-def test_evaluation_is_the_mean_over_all_rows_however_they_are_taken():
-    model, (x, y) = linear(), data()
-    expected = F.cross_entropy(model(x), y).item()
-    right = float((model(x).argmax(1) == y).float().mean())
-    for rows in (1, 7, 1000):
-        found = evaluate(model, (x, y), rows=rows)
-        assert found["loss"] == pytest.approx(expected, rel=1e-5)
-        assert found["accuracy"] == pytest.approx(right)
-
-
-def test_evaluation_leaves_every_modules_mode_as_it_was():
-    model = nn.Sequential(nn.Linear(SIZE, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, CLASSES))
-    model[1].eval()
-    seen = []
-    model[2].register_forward_hook(lambda module, inputs, output: seen.append(module.training))
-    evaluate(model, data())
-    assert seen == [False]
-    assert [m.training for m in model] == [True, False, True, True]
-    for parameter in model[1].parameters():
-        parameter.requires_grad = False
-    assert fit(model, data(), plan(4), test=data(), evaluate_every=0.3).finished  # the frozen norm stays frozen
-
-
-def test_accuracy_of_sequences_is_by_position_and_of_other_outputs_none():
-    x, y = torch.randn(8, 3, 4), torch.randint(3, (8, 4))
-    found = evaluate(nn.Conv1d(3, 3, 1), (x, y), lambda out, t: F.cross_entropy(out, t, reduction="none").mean(1))
-    assert 0 <= found["accuracy"] <= 1
-    single = nn.Sequential(nn.Linear(SIZE, 1), nn.Flatten(0))
-    x, y = torch.randn(8, SIZE), torch.randint(2, (8,))
-    found = evaluate(single, (x, y), lambda o, t: F.binary_cross_entropy_with_logits(o, t.float(), reduction="none"))
-    assert set(found) == {"loss"}
-
-
-def test_nothing_to_evaluate_on_is_said():
-    with pytest.raises(ConfigError, match="no held-out data"):
-        evaluate(linear(), (torch.zeros(0, SIZE), torch.zeros(0)), lambda o, t: o)
-
-
-# --- averaging -------------------------------------------------------------------------------------------------------
-
-
-def test_the_averaged_weights_are_what_the_model_has_at_the_end():
-    plain = [weights(linear())]
-    model = linear()
-    fit(model, data(), silent(15), on_step=lambda step: plain.append(weights(model)))
-    expected = plain[0].clone()
-    for count, now in enumerate(plain[1:], 1):
-        decay = min(0.5, (1 + count) / (10 + count))
-        expected = decay * expected + (1 - decay) * now
-    averaged = linear()
-    fitted = fit(averaged, data(), silent(15), averaging=0.5, test=data())
-    torch.testing.assert_close(weights(averaged), expected)
-    assert fitted.records[-1]["loss"] == pytest.approx(evaluate(averaged, data())["loss"])  # what is evaluated is kept
-
-
-def test_evaluating_the_average_does_not_change_the_training():
-    one, other = linear(), linear()
-    fit(one, data(), silent(9), averaging=0.9, test=data(), evaluate_every=1.0)
-    fit(other, data(), silent(9), averaging=0.9)
-    torch.testing.assert_close(weights(one), weights(other))
-
-
-# --- checkpoints -----------------------------------------------------------------------------------------------------
-
-
-class Killed(Exception):
-    """Stands for the end of a process."""
-
-
-def training(folder, planned, *, until=None, stop=None, averaging=0.9):
-    """One life of a run that keeps everything; `until` ends it without a word, `stop` politely."""
-    model = linear()
-    optimizer = torch.optim.Adam(model.parameters(), lr=0.05)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / planned.steps)
-    steps = []
-
-    def on_step(step):
-        steps.append(step)
-        if step == until:
-            raise Killed
-
-    fitted = fit(
-        model,
-        data(),
-        planned,
-        test=data(),
-        optimizer=optimizer,
-        schedule=schedule,
-        averaging=averaging,
-        ledger=folder / "ledger.jsonl",
-        checkpoint=folder / "checkpoint",
-        checkpoint_every=0.0,
-        on_step=on_step,
-        stop=lambda: len(steps) == stop,
-    )
-    return model, fitted, steps, schedule
-
-
-def test_a_stopped_run_goes_on_exactly_where_it_was(tmp_path):
-    for name in ("whole", "parts"):
-        (tmp_path / name).mkdir()
-    whole, fitted, _, _ = training(tmp_path / "whole", silent(12))
-    _, first, steps, _ = training(tmp_path / "parts", silent(12), stop=5)
-    assert (steps, first.finished) == ([1, 2, 3, 4, 5], False)
-    resumed, second, steps, schedule = training(tmp_path / "parts", silent(12))
-    assert steps == list(range(6, 13))
-    assert second.finished
-    assert second.lost == 0
-    assert schedule.get_last_lr() == [0.0]
-    torch.testing.assert_close(weights(resumed), weights(whole))  # optimizer, schedule and average were all restored
-    assert second.guarantee.released == fitted.guarantee.released == 12
-    assert [r["step"] for r in second.records][-1] == 12
-
-
-def test_a_killed_run_loses_what_came_after_its_checkpoint_and_repeats_nothing(tmp_path):
-    planned = plan(12)
-    with pytest.raises(Killed):
-        training(tmp_path, planned, until=7)  # released, and not in a checkpoint
-    _, fitted, steps, schedule = training(tmp_path, planned)
-    assert steps == list(range(8, 13))
-    assert fitted.lost == 1
-    assert schedule.get_last_lr() == [0.0]  # goes by releases: it ends where the plan ends
-    found = discreet.verify(tmp_path / "ledger.jsonl", anchor=fitted.anchor)
-    assert found.runs[0].released == planned.steps
-    assert found.runs[0].guarantee.epsilon <= planned.guarantee().epsilon
-
-
-def test_a_run_killed_before_its_first_checkpoint_goes_on_with_what_is_left(tmp_path):
-    with pytest.raises(Killed):
-        training(tmp_path, plan(6), until=1)
-    assert not (tmp_path / "checkpoint").exists()
-    _, fitted, steps, schedule = training(tmp_path, plan(6))
-    assert steps == [2, 3, 4, 5, 6]
-    assert fitted.lost == 1
-    assert schedule.get_last_lr() == [0.0]
-
-
-def test_a_finished_run_is_trained_no_further(tmp_path):
-    model, first, _, _ = training(tmp_path, plan(4))
-    again, second, steps, _ = training(tmp_path, plan(4))
-    assert steps == []
-    assert second.finished
-    torch.testing.assert_close(weights(again), weights(model))
-    assert second.records == first.records
-
-
-def test_a_checkpoint_of_something_else_is_refused(tmp_path):
-    training(tmp_path, plan(4), stop=2)
-    with pytest.raises(ConfigError, match="another averaging"):
-        training(tmp_path, plan(4), averaging=0.0)
-    model = linear()
-    private = discreet.attach(model, plan(4))
-    discreet.save_checkpoint(
-        tmp_path / "own", model=model, private=private, optimizer=torch.optim.SGD(model.parameters(), lr=1.0)
-    )
-    private.detach()
-    with pytest.raises(ConfigError, match="no checkpoint of a trained run"):
-        fit(linear(), data(), plan(4), checkpoint=tmp_path / "own")
-
-
-def test_a_data_sets_ledger_caps_runs_together(tmp_path):
-    one = plan(4).guarantee().epsilon
-    ledger = Ledger(tmp_path / "all.jsonl", dataset="clouds", epsilon=1.2 * one, delta=1e-5)
-    assert fit(linear(), data(), plan(4), ledger=ledger).finished
-    with pytest.raises(PrivacyError, match="'clouds' may spend"):
-        fit(linear(), data(), plan(4), ledger=ledger)
-
-
 # --- augmentation ----------------------------------------------------------------------------------------------------
 
 FACTORS = torch.tensor([1.0, -2.0, 0.5, 30.0])
@@ -500,42 +295,6 @@ def test_one_changed_copy_takes_the_place_of_the_example():
     fit(one, (x, y), silent(2), augment=lambda rows: 2 * rows)
     fit(other, (2 * x, y), silent(2))
     torch.testing.assert_close(weights(one), weights(other))
-
-
-def test_moved_images_are_shifted_originals_with_zeros_moving_in():
-    torch.manual_seed(3)
-    images = torch.rand(300, 2, 5, 4) + 1  # no zeros of their own
-    moved = Images(shift=2)(images)
-    padded = F.pad(images, (2, 2, 2, 2))
-    seen = set()
-    for before, after in zip(padded, moved, strict=True):
-        places = [
-            (down, right)
-            for down in range(5)
-            for right in range(5)
-            if torch.equal(after, before[:, down : down + 5, right : right + 4])
-        ]
-        assert len(places) == 1
-        seen.update(places)
-    assert len(seen) == 25  # every move happens
-
-
-def test_flipped_images_are_originals_or_mirrored_each_by_its_own_coin():
-    torch.manual_seed(3)
-    images = torch.rand(200, 1, 3, 3)
-    changed = Images(flip=True)(images)
-    same = (changed == images).flatten(1).all(1)
-    mirrored = (changed == images.flip(3)).flatten(1).all(1)
-    assert bool((same ^ mirrored).all())
-    assert 60 < int(mirrored.sum()) < 140
-    assert torch.equal(Images()(images), images)
-
-
-def test_only_images_are_changed_and_only_by_whole_pixels():
-    with pytest.raises(ConfigError, match="are no images"):
-        Images(flip=True)(torch.zeros(4, 5))
-    with pytest.raises(ConfigError, match="shift is -1"):
-        Images(shift=-1)
 
 
 # --- memory ----------------------------------------------------------------------------------------------------------
