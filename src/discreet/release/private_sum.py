@@ -24,6 +24,7 @@ from discreet.ledger import SEEDED, Ledger, RunLedger
 from discreet.release.batching import Draw
 from discreet.release.preflight.replay import check_bound, check_rows
 from discreet.release.sums import FloatSums, ShardedSums, Sums, WholeSums
+from discreet.stages.attendance import Attendance
 from discreet.stages.denoise import Added
 from discreet.stages.noise.discrete import LARGEST
 from discreet.stages.noise.random import KeyTree
@@ -71,7 +72,10 @@ class PrivateSum:
             "opening the ledger", lambda: RunLedger(book, plan, self.layout, audit), RunLedger.followed
         )
         self._scaled: tuple[Any, dict[str, float]] | None = None  # the scales of the last release
-        self.origin_step = self._ledger.released  # the step at which this process took over
+        # the step at which this process took over; 0 where steps are those of the ledger
+        self.origin_step = 0 if plan.continues else self._ledger.released
+        attend = getattr(plan.sampling, "attend", None)
+        self._attendance: Attendance | None = None if attend is None else attend(self._ledger.released)
         self._process = os.getpid()
         self._checked = not probe  # whether contributions were held against the contract, one by one
         try:
@@ -127,8 +131,13 @@ class PrivateSum:
         """How many steps this process has released since it took over."""
         return self.released - self.origin_step
 
-    def draw(self, length: int, step: int) -> Draw:
-        """Who takes part in a step, of `length` units: secret."""
+    def draw(self, length: int, step: int, available: Sequence[int] | None = None) -> Draw:
+        """Who takes part in a step, of `length` units (of those that are `available`, if the sampler asks): secret."""
+        if self._attendance is not None:
+            stream = self.root.stream("sampling", step)
+            return _checked_draw(self._attendance.draw(length, step, stream, available), length)
+        if available is not None:
+            raise ConfigError(f"{self.plan.sampling!r} says who takes part, not who is there; use MinSeparation.")
         drawn = self.plan.sampling.draw(length, step, self.origin_step, partial(self.root.stream, "sampling"))
         return _checked_draw(drawn, length)
 
@@ -372,6 +381,7 @@ class PrivateSum:
             "seeded": self.root.seeded or SEEDED in self._ledger.conditions,
             **({"bound": self.state} if self._asked else {}),
             **({} if self._denoised is None else {"denoise": self._denoised}),
+            **({} if self._attendance is None else {"attendance": self._attendance.state_dict()}),
             **({"together": made} if (made := self._ledger.made_by) else {}),
         }
 
@@ -383,6 +393,8 @@ class PrivateSum:
         taken = check_int("the state's number of participations", state.get("participations", released), least=0)
         if not self.plan.charges(released) <= taken <= released <= self.plan.steps:
             raise PrivacyError(f"the state counts {released} releases and {taken} participations, which cannot be.")
+        if self._attendance is not None:
+            self._attendance.check_state_dict(state.get("attendance"))
         together = state.get("together", {})
         if not isinstance(together, Mapping) or set(together) - {"ranks", "rows", "noise_shares"}:
             raise PrivacyError("the state's 'together' is not what is known of ranks; load it as it was saved.")
@@ -429,7 +441,9 @@ class PrivateSum:
         self.clear()
         known = {**({"seeded": True} if state.get("seeded") else {}), **state.get("together", {})}
         self._write(lambda: (self._ledger.adopt(state), self._ledger.restore(released, taken, **known)))
-        self.origin_step = self._ledger.released
+        self.origin_step = 0 if self.plan.continues else self._ledger.released
+        if self._attendance is not None:
+            self._attendance.load_state_dict(state["attendance"], released, self._ledger.released)
         self._memory = self.plan.mechanism.start_noise()
         if self._asked:
             self.state = state["bound"]

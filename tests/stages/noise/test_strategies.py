@@ -330,6 +330,16 @@ def test_blt_of_long_runs():
     assert loss(optimised_blt(10_000, 4, ONCE, "max"), 10_000, kind="max") <= 1.03 * (1 + math.log(10_000) / math.pi)
 
 
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])
+def test_blt_of_the_shortest_runs(steps):
+    for pattern in (ONCE, Pattern(2), Pattern()):
+        found = optimised_blt(steps, 2, pattern)
+        assert (
+            loss(found, steps, pattern)
+            <= Toeplitz((1.0,)).sensitivity(steps, pattern) * math.sqrt((steps + 1) / 2) + 1e-6
+        )
+
+
 def test_blt_where_all_take_part_always_is_the_identity():
     assert optimised_blt(20, 2, Pattern()).column(20) == pytest.approx([1] + [0] * 19)
 

@@ -90,7 +90,8 @@ def optimised_blt(steps: int, buffers: int, pattern: Pattern = ONCE, kind: Error
 
     best: tuple[float, Reals] = (math.inf, np.zeros(2 * buffers))
     for spacing in (0.5, 0.7, 0.85, 1.0, 1.15, 1.4):
-        away = np.geomspace((1 / steps) ** min(1.0, spacing), 0.7 ** (1 / spacing), 2 * buffers)
+        farthest = 0.7 ** (1 / spacing)
+        away = np.geomspace(min((1 / steps) ** min(1.0, spacing), farthest / 3), farthest, 2 * buffers)
         decays = 1 - np.clip(away, 1e-9, 0.95)
         ratios = np.concatenate((decays[:1], decays[1:] / decays[:-1]))
         start = np.log(ratios / (1 - ratios))
