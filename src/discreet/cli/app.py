@@ -157,6 +157,7 @@ def plan(
         if 0 < target <= 100:  # beyond that more noise an example would be the least of one's worries
             others = list(bar(planning.sizes(made, target, learning_rate, group), "other batch sizes"))
         curve = list(bar(planning.over_epochs(made, group=group), "epsilon over epochs")) if plot else []
+        remembering = planning.correlated(made, target) if 0 < target <= 100 and group == 1 else ()
     if out is not None:
         made.save(out)
     if plot is not None:
@@ -172,10 +173,17 @@ def plan(
             "attacker": attacker,
             "batch_sizes": [asdict(size) for size in others],
             "epsilon_over_epochs": [[e, _finite(spent)] for e, spent in curve],
+            "correlated": [alternative.to_dict() for alternative in remembering],
         }
         typer.echo(json.dumps(result, ensure_ascii=False))
         return
     _print_plan(made, length, proven, others)
+    if remembering:
+        table = _table("noise, at the same ε and steps", "multiplier", "rms error / DP-SGD's")
+        for alternative in remembering:
+            table.add_row(*alternative.row())
+        Console().print(table)
+        typer.echo(planning.advice(remembering))
 
 
 @app.command()

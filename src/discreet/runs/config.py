@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from discreet.stages.plan import Plan
 
 Table = dict[str, Any]
-METHODS = ("dp_sgd", "tanh_filter", "belu", "adaptive_clipping", "encode_denoise")
+METHODS = ("dp_sgd", "tanh_filter", "belu", "adaptive_clipping", "encode_denoise", "band_mf", "dp_ftrl")
 
 
 class Section(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -105,7 +105,7 @@ class ModelSection(Section, frozen=True):
 class MethodSection(Section, frozen=True):
     """A preset of discreet.methods; or explicit stages in [stages]."""
 
-    name: Annotated[str, doc("dp_sgd, tanh_filter, belu, adaptive_clipping or encode_denoise")] = "dp_sgd"
+    name: Annotated[str, doc("dp_sgd, tanh_filter, belu, adaptive_clipping, encode_denoise, band_mf or dp_ftrl")] = "dp_sgd"
     settings: Annotated[Table, doc("the preset's own settings, as norm = 0.5 or form = 'paper'")] = {}
 
 
