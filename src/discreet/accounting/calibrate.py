@@ -84,17 +84,19 @@ def _refitted(solved: "Plan", plan: "Plan", group: int, beside: Sequence[Event])
 def _least_error(plans: Sequence["Plan"], epsilon: float, group: int, beside: Sequence[Event]) -> "Plan":
     """Of some plans, in order of their bands, the one that is the least noisy at this epsilon.
 
-    The error falls and then rises; where it has risen twice, no more are tried.
+    The error falls and then rises; where it has risen twice only the last is tried, which may have no sampling at all,
+    and be better again.
     """
-    solved: list[Plan] = []
-    best = 0
-    for plan in plans:
-        solved.append(_solve_noise(plan, epsilon, group, beside))
-        if solved[-1].rms_error < solved[best].rms_error:
-            best = len(solved) - 1
-        if len(solved) > best + 2:
+    *others, last = plans
+    best, risen = _solve_noise(last, epsilon, group, beside), 0
+    known: Plan | None = None
+    for plan in others:
+        solved = _solve_noise(plan, epsilon, group, beside)
+        risen = risen + 1 if known is not None and solved.rms_error >= known.rms_error else 0
+        known = solved if risen == 0 else known
+        if risen == 2:
             break
-    return solved[best]
+    return best if known is None or best.rms_error < known.rms_error else known
 
 
 def _spent(plan: "Plan", group: int, beside: Sequence[Event]) -> float:

@@ -369,9 +369,12 @@ def _remembered(plan: Plan) -> tuple[Condition, ...]:
         )
         after = "a run that was taken up again went on with fresh noise (C5, C6)"
         found.append(Condition(f"the noise of each step takes back a part of {whose}, and {after}", "proven"))
-    if plan.continues and getattr(plan.sampling, "attend", None) is None and plan.sampling.contract().separation > 1:
-        unit = plan.sampling.contract().unit
-        order = f"the order of the {unit}s, by which they take part, does not depend on what any of them holds"
+    who = plan.sampling.contract()
+    if plan.continues and (who.separation > 1 or who.most is not None):
+        order = (
+            f"the numbers of the {who.unit}s, by which they take part, do not depend on what any of them holds, and "
+            "stay the same when the run is taken up again"
+        )
         found.append(Condition(order, "assumed"))
     return tuple(found)
 

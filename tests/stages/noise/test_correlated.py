@@ -246,6 +246,8 @@ def test_the_best_bands_are_solved_with_the_noise():
     for other in (1, 2 * bands):
         sampling = CyclicPoisson(examples=20_000, batch_size=100, groups=other)
         assert calibrate(plan(BandedGaussian(bands=other), sampling, steps=200), 4.0).rms_error >= best.rms_error
+    epoch = calibrate(plan(BandedGaussian(), Poisson(examples=400, batch_size=10), steps=40), 8.0)
+    assert epoch.sampling.contract().rate == 1  # as many groups as batches: nothing is sampled, and that is best
     large = calibrate(plan(BandedGaussian(), Poisson(examples=200, batch_size=100), steps=30), 0.5)
     assert large.mechanism.noise.bands == 1  # where nothing is gained
     ordered = calibrate(plan(BandedGaussian(), ORDER), 4.0)
