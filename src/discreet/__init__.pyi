@@ -52,6 +52,8 @@ from discreet.stages.denoise import KolmogorovSmirnov as KolmogorovSmirnov
 from discreet.stages.denoise import Score as Score
 from discreet.stages.mechanism import Mechanism as Mechanism
 from discreet.stages.noise import AirySquared as AirySquared
+from discreet.stages.noise import BandedGaussian as BandedGaussian
+from discreet.stages.noise import BLTGaussian as BLTGaussian
 from discreet.stages.noise import Cauchy as Cauchy
 from discreet.stages.noise import Gaussian as Gaussian
 from discreet.stages.noise import Laplace as Laplace
@@ -61,8 +63,11 @@ from discreet.stages.noise import StudentT as StudentT
 from discreet.stages.noise import VarianceGamma as VarianceGamma
 from discreet.stages.plan import Plan as Plan
 from discreet.stages.sampling import Allocation as Allocation
+from discreet.stages.sampling import CyclicPoisson as CyclicPoisson
 from discreet.stages.sampling import FixedBatches as FixedBatches
+from discreet.stages.sampling import FixedOrder as FixedOrder
 from discreet.stages.sampling import FixedSize as FixedSize
+from discreet.stages.sampling import MinSeparation as MinSeparation
 from discreet.stages.sampling import Poisson as Poisson
 from discreet.stages.sampling import Shuffled as Shuffled
 from discreet.training import losses as losses

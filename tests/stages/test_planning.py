@@ -3,7 +3,7 @@ import pytest
 from discreet import ConfigError, StudentT
 from discreet.accounting import rdp
 from discreet.accounting.events import Event
-from discreet.stages.planning import over_epochs, sizes, solve
+from discreet.stages.planning import advice, correlated, over_epochs, sizes, solve
 
 BASE = {"examples": 60_000, "delta": 1e-5}
 
@@ -83,3 +83,27 @@ def test_other_laws_and_samplings():
         plan = solve(**BASE, batch_size=256, epochs=1, epsilon=3, sampling=sampling, unit="user")
         assert plan.guarantee().epsilon <= 3
         assert (plan.guarantee().adjacency, plan.guarantee().unit) == (adjacency, "user")
+
+
+def test_what_correlated_noise_would_gain():
+    plan = solve(examples=20_000, batch_size=100, steps=400, epsilon=3.0, delta=1e-5)
+    sgd, bands, blt = correlated(plan, 3.0)
+    assert sgd.plan.mechanism.noise.multiplier == pytest.approx(plan.mechanism.noise.multiplier, rel=2e-3)
+    assert sgd.ratio == 1
+    assert bands.ratio < 0.9
+    assert bands.ratio < blt.ratio
+    assert bands.ratio == pytest.approx(bands.plan.rms_error / sgd.plan.rms_error)
+    for one in (sgd, bands, blt):
+        assert 2.9 < one.plan.guarantee().epsilon <= 3.0
+        assert (one.plan.steps, one.plan.sampling.batch_size) == (400, 100)
+    assert "has 0." in advice((sgd, bands, blt))
+    assert bands.row()[0].endswith("bands")
+    assert bands.to_dict()["plan"]["noise"]["type"] == "BandedGaussian"
+
+
+def test_where_correlated_noise_gains_nothing():
+    plan = solve(examples=1_000, batch_size=400, steps=50, epsilon=0.5, delta=1e-5)
+    assert "gains nothing" in advice(correlated(plan, 0.5))
+    fixed = solve(examples=1_000, batch_size=400, steps=50, epsilon=0.5, delta=1e-5, sampling="fixed-size")
+    assert correlated(fixed, 0.5) == ()
+    assert advice(()) == ""

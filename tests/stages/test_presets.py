@@ -223,3 +223,37 @@ def test_student_t_costs_less_noise_where_the_number_of_parameters_is_known():
     assert isinstance(known, StudentT)
     assert known.scale < unknown.scale < known.scale * 1.15
     assert math.isfinite(known.scale)
+
+
+# --- correlated noise
+
+
+def test_bands_as_published():
+    made = methods.band_mf(examples=50_000, batch_size=256, steps=390, epsilon=3.0, bands=16)
+    assert made.mechanism.noise.multiplier == pytest.approx(1.042, rel=3e-3)
+    assert made.sampling.groups == 16
+    best = methods.band_mf(examples=2_000, batch_size=50, steps=80, epsilon=4.0)
+    assert best.mechanism.noise.bands == best.sampling.groups > 1
+    open_ = methods.band_mf(examples=2_000, batch_size=50, steps=80, noise=1.0)
+    with pytest.raises(ConfigError, match="still to be solved"):
+        open_.guarantee()
+
+
+def test_training_without_coins():
+    made = methods.dp_ftrl(examples=1_000, batch_size=10, epochs=3, epsilon=4.0)
+    assert (made.steps, made.charges(300)) == (300, 1)
+    assert made.guarantee().epsilon <= 4.0
+
+
+def test_federated_rounds_without_coins():
+    settings = {"users": 1_000, "users_per_round": 20, "rounds": 200, "separation": 40, "most": 3}
+    made = methods.dp_fedavg(**settings, epsilon=8.0)
+    assert made.sampling.unit == "user"
+    assert made.event().theorem == "C1"
+    assert made.guarantee().epsilon <= 8.0
+    banded = methods.dp_fedavg(**settings, noise=2.0, bands=40)
+    assert banded.event().multiplier == pytest.approx(2 / 3**0.5)
+    plain = {k: v for k, v in settings.items() if k not in ("separation", "most")}
+    for wrong in ({"separation": 40}, {"most": 3}, {"bands": 4}):
+        with pytest.raises(ConfigError, match="give"):
+            methods.dp_fedavg(**plain, noise=1.0, **wrong)

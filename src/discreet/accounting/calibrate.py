@@ -31,6 +31,9 @@ def calibrate(
     `beside` are other releases on the same data, which count too: a private covariance, say. They are planned here, and
     are counted when they are made (Ledger.query). They protect the plan's unit (`Event.per` goes from rows to users).
 
+    With `BandedGaussian(bands="best")` the bands are solved with the noise, and with the groups of a CyclicPoisson that
+    has one, or of a Poisson sampling: those with the least `plan.rms_error`. One band is among them.
+
     >>> from discreet import Clip, Gaussian, Mechanism, Plan, Poisson
     >>> sampling, mechanism = Poisson(examples=60_000, batch_size=256), Mechanism(Clip(1.0), Gaussian())
     >>> plan = calibrate(Plan(sampling=sampling, mechanism=mechanism, steps=14_062, delta=1e-5), epsilon=3)
@@ -41,6 +44,8 @@ def calibrate(
     if not hasattr(plan, "mechanism"):
         raise ConfigError(f"{plan!r} is not a Plan; make one with discreet.Plan or discreet.methods.")
     check_units(plan.sampling.contract().unit, beside)
+    if solve_for == "noise" and (open_plans := plan.alternatives()):
+        return replace(_least_error(open_plans, epsilon, group, beside), epsilon=epsilon)
     if solve_for == "noise":
         return replace(_solve_noise(plan, epsilon, group, beside), epsilon=epsilon)
     if solve_for not in ("steps", "batch_size"):
@@ -54,7 +59,7 @@ def calibrate(
             raise ConfigError(f"not even one step fits epsilon {epsilon:g} with {plan.mechanism.noise!r}; add noise.")
         if steps == _MOST_STEPS:
             raise ConfigError(f"more than {_MOST_STEPS:,} steps fit epsilon {epsilon:g}; there is nothing to solve.")
-        return replace(plan, steps=steps, epsilon=epsilon)
+        return _refitted(replace(plan, steps=steps, epsilon=epsilon), plan, group, beside)
 
     def spent(size: int) -> float:
         return _spent(replace(plan, sampling=plan.sampling.with_batch_size(size)), group, beside)
@@ -65,7 +70,33 @@ def calibrate(
             f"not even batch size 1 fits epsilon {epsilon:g} in {plan.steps:,} steps with {plan.mechanism.noise!r}; "
             "add noise or take fewer steps."
         )
-    return replace(plan, sampling=plan.sampling.with_batch_size(size), epsilon=epsilon)
+    sized = replace(plan, sampling=plan.sampling.with_batch_size(size), epsilon=epsilon)
+    return _refitted(sized, plan, group, beside)
+
+
+def _refitted(solved: "Plan", plan: "Plan", group: int, beside: Sequence[Event]) -> "Plan":
+    """A solved plan with its noise's strategy solved for its own length, if that still fits."""
+    again = solved.solved_anew(plan)
+    fits = again is solved or (solved.epsilon is not None and _spent(again, group, beside) <= solved.epsilon)
+    return again if fits else solved
+
+
+def _least_error(plans: Sequence["Plan"], epsilon: float, group: int, beside: Sequence[Event]) -> "Plan":
+    """Of some plans, in order of their bands, the one that is the least noisy at this epsilon.
+
+    The error falls and then rises; where it has risen twice only the last is tried, which may have no sampling at all,
+    and be better again.
+    """
+    *others, last = plans
+    best, risen = _solve_noise(last, epsilon, group, beside), 0
+    known: Plan | None = None
+    for plan in others:
+        solved = _solve_noise(plan, epsilon, group, beside)
+        risen = risen + 1 if known is not None and solved.rms_error >= known.rms_error else 0
+        known = solved if risen == 0 else known
+        if risen == 2:
+            break
+    return best if known is None or best.rms_error < known.rms_error else known
 
 
 def _spent(plan: "Plan", group: int, beside: Sequence[Event]) -> float:

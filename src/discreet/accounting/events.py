@@ -27,6 +27,7 @@ Verdict = Literal["holds", "holds if", "unproven", "false"]
 Adjacency = Literal["add-remove", "zero-out", "replace"]
 Scheme = Literal["poisson", "fixed-size", "fixed-batches", "allocation"]
 Hardening = Literal["idealised", "exact"]
+Theorem = Literal["", "C1", "C4"]  # of docs/theory-correlated.md, where a run's steps are not releases one by one
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,9 @@ class Participation:
     `adjacency` is "add-remove" where the number of units is secret, "zero-out" where it is public (a unit's record
     is replaced by one that contributes nothing; the same figures, T1 of docs/theory.md), or "replace" (by any other
     record). `overflow` bounds the probability that the draw was not as the scheme says (a cap was met).
+
+    Over the whole run, two participations of a unit are at least `separation` steps apart, and there are at most
+    `most`, if that is declared. A run that is taken up again keeps both (what `continues` of a sampler says).
     """
 
     rate: float
@@ -48,6 +52,8 @@ class Participation:
     unit: str
     scheme: Scheme = "poisson"
     overflow: float = 0.0
+    separation: int = 1
+    most: int | None = None
 
 
 class Law(Protocol):
@@ -90,6 +96,8 @@ class Event:
     Who takes part is as in Participation; `group` is the number of units that are protected together. `hardening`
     "exact" is Gaussian noise on whole numbers, for which only Rényi divergences of whole orders are known. `unit` is
     what is hidden: "example", a row of the data, or "user", say, with all rows. Different units' do not add up.
+    `theorem` says by which one so many releases are at least as revealing as a run of more steps: "C1", a whole run as
+    one release, or "C4", a round through all groups as one.
     """
 
     rate: float
@@ -104,6 +112,7 @@ class Event:
     shifts: Magnitudes | None = None
     hardening: Hardening = "idealised"
     unit: str = ROW
+    theorem: Theorem = ""
 
     def __post_init__(self) -> None:
         numbers = (
@@ -116,7 +125,12 @@ class Event:
                 raise ConfigError(f"an event's {name} is {value!r}; it must be a finite number from 0 to {most:g}.")
         check_int("an event's steps", self.steps, least=0)
         check_int("an event's group", self.group, least=1)
-        for name, words in (("scheme", Scheme), ("adjacency", Adjacency), ("hardening", Hardening)):
+        for name, words in (
+            ("scheme", Scheme),
+            ("adjacency", Adjacency),
+            ("hardening", Hardening),
+            ("theorem", Theorem),
+        ):
             value = getattr(self, name)
             if value not in get_args(words):
                 raise ConfigError(f"an event's {name} is {value!r}; it must be one of {', '.join(get_args(words))}.")
@@ -125,6 +139,11 @@ class Event:
             raise ConfigError("sets of fixed size are analysed for one unit replaced by another; say 'replace'.")
         if self.scheme == "allocation":
             self._check_allocation()
+        if self.theorem == "C4" and self.group > 1 and self.rate < 1:
+            raise PrivacyError(
+                f"for groups of {self.group} {self.unit}s that take part in different steps by their own coins nothing "
+                "is proven here; ask for one, or use FixedOrder."
+            )
         if self.law is not None and not (self.scale > 0 and math.isfinite(self.scale)):
             raise ConfigError(f"an event's scale is {self.scale!r}; noise with a law needs a finite number > 0.")
 
@@ -149,7 +168,7 @@ class Event:
         return round(1 / self.rate) if self.scheme == "allocation" else 1
 
     @classmethod
-    def of(cls, who: Participation, query: Query, steps: int, group: int = 1) -> "Event":
+    def of(cls, who: Participation, query: Query, steps: int, group: int = 1, theorem: Theorem = "") -> "Event":
         """`steps` releases of a query in which these take part."""
         return cls(
             rate=who.rate,
@@ -164,6 +183,7 @@ class Event:
             shifts=query.shifts,
             hardening=query.hardening,
             unit=who.unit,
+            theorem=theorem,
         )
 
     def per(self, unit: str, rows: int) -> "Event":

@@ -305,7 +305,13 @@ def _words(event: Event) -> str:
         how = "with no amplification by sampling"
     if event.scheme == "fixed-batches":
         theorems = ["T7"]
-    return f"{event.steps:,} {what}, {how} (theorem{'s' * (len(theorems) > 1)} {' and '.join(theorems)})"
+    count = f"{event.steps:,}"
+    if event.theorem == "C1":
+        theorems, count = [*theorems, "C1"], "a whole run, at most as revealing as"
+        what = f"one {what.replace('releases', 'release')}" if event.steps == 1 else f"{event.steps:,} {what}"
+    elif event.theorem == "C4":
+        theorems, count = [*theorems, "C4"], f"rounds through all groups, at most as revealing as {event.steps:,}"
+    return f"{count} {what}, {how} (theorem{'s' * (len(theorems) > 1)} {' and '.join(theorems)})"
 
 
 _FORMAT = "discreet-guarantee/1"

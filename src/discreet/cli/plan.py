@@ -79,6 +79,8 @@ def plan(
         others = []
         if 0 < target <= 100:  # beyond that more noise an example would be the least of one's worries
             others = list(shown.follow(planning.sizes(chosen, target, learning_rate, group), "other batch sizes"))
+        shown.only("correlated noise", 0)
+        remembering = planning.correlated(chosen, target) if 0 < target <= 100 and group == 1 else ()
         curve = list(shown.follow(planning.over_epochs(chosen, group=group), "epsilon over epochs")) if plot else []
     if out is not None:
         chosen.save(out)
@@ -94,10 +96,17 @@ def plan(
             "attacker": proven.attacker(),
             "batch_sizes": [asdict(size) for size in others],
             "epsilon_over_epochs": curve,
+            "correlated": [alternative.to_dict() for alternative in remembering],
         }
         print_json(result)
         return
     _print_plan(chosen, length, proven, others)
+    if remembering:
+        errors = table("noise, at the same ε and steps", "multiplier", "rms error / DP-SGD's")
+        for alternative in remembering:
+            errors.add_row(*alternative.row())
+        Console().print(errors)
+        typer.echo(planning.advice(remembering))
 
 
 def _print_plan(chosen: "Plan", length: float, proven: "Guarantee", others: "list[Size]") -> None:

@@ -63,10 +63,11 @@ class Rounds(Session):
         self._heard: set[int] = set()  # those of them whose update has come
         self.alone = False  # whether it was probed that no user has influence on another's update
 
-    def draw(self, users: int | None = None) -> list[int]:
+    def draw(self, users: int | None = None, *, available: Sequence[int] | None = None) -> list[int]:
         """Who takes part in the next round, by number from 0; nobody is to know. An open round is given up.
 
-        `users` is how many there are, where the plan does not say.
+        `users` is how many there are, where the plan does not say; `available` are those who can be reached, for a plan
+        that takes who is there (MinSeparation).
         """
         self._check()
         length = getattr(self.plan.sampling, "examples", None) if users is None else users
@@ -76,7 +77,7 @@ class Rounds(Session):
         if not self.remaining:
             raise PrivacyError(f"all {self.plan.steps:,} rounds of the plan are spent.")
         self._aggregate.clear()
-        cohort = [int(user) for user in self._aggregate.draw(length, self.released)]
+        cohort = [int(user) for user in self._aggregate.draw(length, self.released, available)]
         self._cohort, self._heard = set(cohort), set()
         return cohort
 

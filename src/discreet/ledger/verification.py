@@ -292,7 +292,8 @@ def _planned(name: str, run: Run, torn: bool, stages: Sequence[type[Any]]) -> tu
     """A run's plan and layout, if what it counts follows from them; None where a stage is not known here."""
     made = _follows(run.opening, run, stages)
     if torn:  # the line that was cut off counts for whoever wrote it
-        run.count(run.one.rate, run.stretch(run.released)[1], 1, 1)
+        due = run.released == 0 or run.released - run.last >= run.in_a_pass
+        run.count(run.one.rate, run.stretch(run.released)[1], int(due), 1)
     if run.cheapened:
         raise PrivacyError(f"run {name} has a release that costs less than its plan says: the ledger was forged.")
     return made

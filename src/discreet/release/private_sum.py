@@ -26,6 +26,7 @@ from discreet.release.preflight.exactness import check_bound, check_rows
 from discreet.release.saved_state import check_counts, check_stages
 from discreet.release.sums import FloatSums, ShardedSums, Sums, WholeSums
 from discreet.release.weights import all_finite, each_once, joined, total, without_nan
+from discreet.stages.attendance import Attendance
 from discreet.stages.denoise import Added
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan, guarantee_of
@@ -72,7 +73,10 @@ class PrivateSum:
             "opening the ledger", lambda: RunLedger(book, plan, self.layout, audit), RunLedger.followed
         )
         self._scaled: tuple[Any, dict[str, float]] | None = None  # the scales of the last release
-        self.origin_step = self._ledger.released  # the step at which this process took over
+        # the step at which this process took over; 0 where steps are those of the ledger
+        self.origin_step = 0 if plan.continues else self._ledger.released
+        attend = getattr(plan.sampling, "attend", None)
+        self._attendance: Attendance | None = None if attend is None else attend(self._ledger.released)
         self._process = os.getpid()
         self._checked = not probe  # whether contributions were held against the contract, one by one
         try:
@@ -134,8 +138,13 @@ class PrivateSum:
         """How many steps this process has released since it took over."""
         return self.released - self.origin_step
 
-    def draw(self, length: int, step: int) -> Draw:
-        """Who takes part in a step, of `length` units: secret."""
+    def draw(self, length: int, step: int, available: Sequence[int] | None = None) -> Draw:
+        """Who takes part in a step, of `length` units (of those that are `available`, if the sampler asks): secret."""
+        if self._attendance is not None:
+            stream = self.root.stream("sampling", step)
+            return checked_draw(self._attendance.draw(length, step, stream, available), length)
+        if available is not None:
+            raise ConfigError(f"{self.plan.sampling!r} says who takes part, not who is there; use MinSeparation.")
         drawn = self.plan.sampling.draw(length, step, self.origin_step, partial(self.root.stream, "sampling"))
         return checked_draw(drawn, length)
 
@@ -383,12 +392,15 @@ class PrivateSum:
             "seeded": self.root.seeded or SEEDED in self._ledger.conditions,
             **({"bound": self.state} if self._asked else {}),
             **({} if self._denoised is None else {"denoise": self._denoised}),
+            **({} if self._attendance is None else {"attendance": self._attendance.state_dict()}),
             **({"together": made} if (made := self._ledger.made_by) else {}),
         }
 
     def check_state_dict(self, state: Mapping[str, Any]) -> tuple[int, int]:
         """Raise unless a state may be loaded; its numbers of releases and participations. Changes nothing."""
         released, participations = check_counts(state, self.plan)
+        if self._attendance is not None:
+            self._attendance.check_state_dict(state.get("attendance"))
         head = state.get("ledger")
         if self.on_disk and head and not self._ledger.knows(str(head)):
             raise PrivacyError(
@@ -417,7 +429,9 @@ class PrivateSum:
         self.clear()
         known = {**({"seeded": True} if state.get("seeded") else {}), **state.get("together", {})}
         self._write(lambda: (self._ledger.adopt(state), self._ledger.restore(released, taken, **known)))
-        self.origin_step = self._ledger.released
+        self.origin_step = 0 if self.plan.continues else self._ledger.released
+        if self._attendance is not None:
+            self._attendance.load_state_dict(state["attendance"], released, self._ledger.released)
         self._memory = self.plan.mechanism.start_noise()
         if self._asked:
             self.state = state["bound"]

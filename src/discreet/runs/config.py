@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from discreet.features.pipeline import Pipeline
     from discreet.stages.plan import Plan
 
-METHODS = ("dp_sgd", "tanh_filter", "belu", "adaptive_clipping", "encode_denoise")
+METHODS = ("dp_sgd", "tanh_filter", "belu", "adaptive_clipping", "encode_denoise", "band_mf", "dp_ftrl")
 SHAPES = {  # of an example, and how many classes there are; public
     "digits": ((1, 8, 8), 10),
     "mnist": ((1, 28, 28), 10),

@@ -87,7 +87,9 @@ class ModelSection(Section, frozen=True):
 class MethodSection(Section, frozen=True):
     """A preset of discreet.methods; or explicit stages in [stages]."""
 
-    name: Annotated[str, doc("dp_sgd, tanh_filter, belu, adaptive_clipping or encode_denoise")] = "dp_sgd"
+    name: Annotated[str, doc("dp_sgd, tanh_filter, belu, adaptive_clipping, encode_denoise, band_mf or dp_ftrl")] = (
+        "dp_sgd"
+    )
     settings: Annotated[Table, doc("the preset's own settings, as norm = 0.5 or form = 'paper'")] = {}
 
 

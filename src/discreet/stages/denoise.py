@@ -9,6 +9,10 @@ output is a function of releases that are accounted already, so it costs no priv
 
 A coordinate that is nan stays nan, and one that is infinite is taken for very large or passed on: neither spoils the
 others.
+
+All of them take the noise of one step for independent of other steps', with the law and scale that were asked for. That
+is not so of BandedGaussian and BLTGaussian, with which they are refused; a denoiser of one's own that knows better says
+`of_dependent_noise = True`.
 """
 
 import math

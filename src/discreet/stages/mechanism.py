@@ -129,6 +129,8 @@ class Mechanism:
             raise ConfigError(f"hardening is {self.hardening!r}; it must be one of {', '.join(get_args(Hardening))}.")
         if self.hardening == "exact" and (not self.noise.law.gaussian or self.noise.absolute is not None):
             raise ConfigError(f"exact hardening is for Gaussian(multiplier), not {self.noise!r}.")
+        if getattr(self.noise, "correlated", False):
+            self._check_correlated()
         if self.bound.needs == "outputs" and (self.microbatch > 1 or self.hardening == "exact"):
             raise ConfigError(
                 f"{self.bound!r} never sees one example's gradient, so there are no microbatches and no exact sums."
@@ -151,6 +153,19 @@ class Mechanism:
             raise ConfigError(
                 f"{self.noise!r} is one scale everywhere, so allocation {self.allocation!r} says nothing; give the "
                 "noise as a multiplier."
+            )
+
+    def _check_correlated(self) -> None:
+        """Refuse what is not proven, or not true, of noise that takes back a part of earlier steps'."""
+        name = type(self.noise).__name__
+        if self.hardening == "exact":
+            raise ConfigError(f"exact hardening is for whole numbers, and the noise of {name} is filtered.")
+        if self.microbatch > 1:
+            raise ConfigError(f"{name} is proven for sums over single units; leave microbatch at 1.")
+        if self.denoise is not None and not getattr(self.denoise, "of_dependent_noise", False):
+            raise ConfigError(
+                f"{type(self.denoise).__name__} takes each step's noise for independent of all other steps', and for "
+                f"as large; that of {name} is neither. Leave denoise out, or use Gaussian noise."
             )
 
     def _check_denoiser(self, denoise: Denoiser) -> None:

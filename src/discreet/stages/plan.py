@@ -18,6 +18,17 @@ from discreet.stages import noise as _noise
 from discreet.stages import sampling as _sampling
 from discreet.stages.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
 from discreet.stages.mechanism import Mechanism
+from discreet.stages.participation import (
+    alternatives,
+    check,
+    is_correlated,
+    is_whole_run,
+    rms_error,
+    solved_anew,
+    solved_for,
+    theorem_of,
+    whole_run_query,
+)
 from discreet.stages.sensitivity import Layout
 
 
@@ -49,7 +60,16 @@ _SAMPLER_MEMBERS = (
     "draw",
 )
 DENOISERS = (JamesStein, Kalman, KolmogorovSmirnov, Score)
-SAMPLERS = (_sampling.Poisson, _sampling.FixedSize, _sampling.Shuffled, _sampling.Allocation, _sampling.FixedBatches)
+SAMPLERS = (
+    _sampling.Poisson,
+    _sampling.FixedSize,
+    _sampling.Shuffled,
+    _sampling.Allocation,
+    _sampling.FixedBatches,
+    _sampling.CyclicPoisson,
+    _sampling.FixedOrder,
+    _sampling.MinSeparation,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +81,9 @@ class Plan:
 
     `noise_schedule` changes the noise on the way: the steps are split into as many equal stretches as it has factors,
     and in each the mechanism's noise is multiplied by its factor. It is for Gaussian noise.
+
+    Noise that remembers (BandedGaussian, BLTGaussian) has its strategy solved here, for the run's length, and the plan
+    keeps it: where `steps` are replaced, the strategy stays.
     """
 
     sampling: Sampler
@@ -84,6 +107,8 @@ class Plan:
         if self.steps == -1:
             raise ConfigError("a plan needs its length, declared in advance; give steps= or epochs=.")
         check_int("steps", self.steps, least=0)
+        check(self.sampling, self.mechanism)
+        object.__setattr__(self, "mechanism", solved_for(self.mechanism, self.sampling, self.steps))
         if self.mechanism.microbatch > self.sampling.batch_size:
             raise ConfigError(
                 f"microbatches of {self.mechanism.microbatch} are larger than a batch of {self.sampling.batch_size}."
@@ -149,7 +174,34 @@ class Plan:
         """What accounting sees of `steps` steps (all of them) at the mechanism's noise: the releases one unit can
         take part in."""
         count = self.charges(self.steps if steps is None else steps)
-        return Event.of(self.sampling.contract(), self.mechanism.query(layout), count, group)
+        query = whole_run_query(self, layout) if self.whole_run else self.mechanism.query(layout)
+        return Event.of(self.sampling.contract(), query, count, group, theorem_of(self))
+
+    @property
+    def whole_run(self) -> bool:
+        """Whether the whole run is one release, charged with its first step."""
+        return is_whole_run(self.sampling, self.mechanism)
+
+    @property
+    def rms_error(self) -> float:
+        """The root mean squared error, over the steps, of the sum of all noisy means up to each: in clipping norms.
+
+        It is what of the noise the model sees, if it learns at a constant rate, and by which plans are compared.
+        """
+        return rms_error(self)
+
+    def alternatives(self) -> "tuple[Plan, ...]":
+        """The plans among which `calibrate` chooses where `bands="best"`; none where nothing is open."""
+        return alternatives(self)
+
+    def solved_anew(self, before: "Plan") -> "Plan":
+        """This plan with its noise's strategy solved for its own length, if that of the one `before` was for its."""
+        return solved_anew(self, before)
+
+    @property
+    def continues(self) -> bool:
+        """Whether steps are counted by the ledger, so that a run that is taken up again goes on where it stopped."""
+        return bool(getattr(self.sampling, "continues", False))
 
     def charges(self, steps: int, *, after: int = 0) -> int:
         """How many releases one unit is charged for in `steps` steps: what ledger, release and verification count by.
@@ -157,8 +209,11 @@ class Plan:
         Args:
             steps: how many steps are made.
             after: how many steps came before them in the same process. A process that takes a run up begins at 0: a
-                pass over the data that was broken off is charged whole, and a new one counts anew.
+                pass over the data that was broken off is charged whole, and a new one counts anew. Of a plan that
+                `continues`, all that the ledger has counted came before.
         """
+        if self.whole_run:
+            return min(1, after + steps) - min(1, after)
         if self.charges_each_step:
             return steps
         count = self.sampling.participations
@@ -167,7 +222,7 @@ class Plan:
     @cached_property
     def charges_each_step(self) -> bool:
         """Whether a unit is charged for each step: then no pass is counted."""
-        return self.sampling.participations(self.steps) == self.steps
+        return not self.whole_run and self.sampling.participations(self.steps) == self.steps
 
     def events(self, layout: Layout | None = None, *, group: int = 1, after: int = 0) -> list[Event]:
         """What accounting sees of the whole plan, or of what is left `after` so many steps of a schedule."""
@@ -297,8 +352,10 @@ def guarantee_of(
     who = plan.sampling.contract()
     contract = plan.mechanism.contract_for(layout)
     premises = () if contract is None else contract.premises
+    words = getattr(plan.sampling, "taking_part", None) or _TAKING_PART[who.scheme, who.rate == 1]
     conditions = (
-        Condition(_TAKING_PART[who.scheme, who.rate == 1].format(unit=who.unit), taking_part),
+        Condition(words.format(unit=who.unit), taking_part),
+        *_remembered(plan),
         Condition(f"each {who.unit}'s share of each sum was bounded before the noise was added", "proven"),
         *(Condition(text, "proven") for text in premises),
         *_ARITHMETIC[plan.mechanism.hardening],
@@ -327,6 +384,26 @@ def guarantee_of(
         steps=plan.steps,
     )
     return replace(proven, claims=_claims(plan, layout) if proven.group == 1 else ())
+
+
+def _remembered(plan: Plan) -> tuple[Condition, ...]:
+    """What is to be said where steps have to do with each other."""
+    found = []
+    if is_correlated(plan.mechanism.noise):
+        last = getattr(plan.mechanism.noise, "width", 0) - 1
+        whose = (
+            "all earlier noise" if last == float("inf") else f"the noise of the last {last:g} step{'s' * (last > 1)}"
+        )
+        after = "a run that was taken up again went on with fresh noise (C5, C6)"
+        found.append(Condition(f"the noise of each step takes back a part of {whose}, and {after}", "proven"))
+    who = plan.sampling.contract()
+    if plan.continues and (who.separation > 1 or who.most is not None):
+        order = (
+            f"the numbers of the {who.unit}s, by which they take part, do not depend on what any of them holds, and "
+            "stay the same when the run is taken up again"
+        )
+        found.append(Condition(order, "assumed"))
+    return tuple(found)
 
 
 def _claims(plan: Plan, layout: Layout | None) -> tuple[Claim, ...]:

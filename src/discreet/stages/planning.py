@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from discreet._check import check_int, check_positive
 from discreet.accounting import cost
@@ -9,9 +10,9 @@ from discreet.accounting.calibrate import calibrate
 from discreet.errors import ConfigError
 from discreet.stages.bounds import Clip
 from discreet.stages.mechanism import Mechanism, Noise
-from discreet.stages.noise import Gaussian
+from discreet.stages.noise import BandedGaussian, BLTGaussian, Gaussian
 from discreet.stages.plan import Plan, Sampler
-from discreet.stages.sampling import Allocation, FixedBatches, FixedSize, Poisson, Shuffled
+from discreet.stages.sampling import Allocation, CyclicPoisson, FixedBatches, FixedOrder, FixedSize, Poisson, Shuffled
 
 SAMPLINGS: dict[str, Callable[..., Sampler]] = {
     "poisson": Poisson,
@@ -104,6 +105,79 @@ def _largest_batch(plan_of: Callable[[int], Plan], examples: int, epsilon: float
 
 def _spent(plan: Plan, group: int) -> float:
     return cost(plan.events(group=group), plan.delta, plan.tuning, thorough=False).epsilon
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A way to spend the same epsilon: its error beside DP-SGD's, both as `plan.rms_error`."""
+
+    name: str
+    plan: Plan
+    ratio: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"name": self.name, "ratio": self.ratio, "rms_error": self.plan.rms_error, "plan": self.plan.to_dict()}
+
+    def row(self) -> tuple[str, str, str]:
+        """A line of a table: what it is, its noise multiplier, and its error beside DP-SGD's."""
+        bands = getattr(self.plan.mechanism.noise, "bands", None)
+        name = self.name if bands is None else f"{bands} {self.name}"
+        return name, f"{self.plan.mechanism.noise.scale or 0.0:.4g}", f"{self.ratio:.3f}"
+
+
+def correlated(plan: Plan, epsilon: float) -> tuple[Alternative, ...]:
+    """What correlated noise would gain a DP-SGD plan at this epsilon: its length, batch size, bound and delta.
+
+    Args:
+        plan: Poisson sampling of a public number of examples, or passes in an order, with Gaussian noise.
+        epsilon: what is spent.
+
+    Returns:
+        DP-SGD itself (ratio 1, the yardstick), the best bands with cyclic Poisson sampling, and BLT in a fixed order,
+        which needs no coins. Empty where the plan is of another kind.
+    """
+    sampling, noise = plan.sampling, plan.mechanism.noise
+    examples = getattr(sampling, "examples", None)
+    usual = isinstance(sampling, (Poisson, CyclicPoisson, Shuffled)) and sampling.contract().adjacency == "zero-out"
+    simple = type(noise) is Gaussian and plan.mechanism.microbatch == 1 and plan.mechanism.denoise is None
+    simple = simple and plan.mechanism.hardening == "idealised" and not sampling.contract().overflow
+    if examples is None or not usual or not simple or plan.noise_schedule or plan.steps == 0:
+        return ()
+    unit, size = sampling.contract().unit, sampling.batch_size
+    coins = Poisson(examples=examples, batch_size=size, unit=unit)
+    order = FixedOrder(examples=examples, batch_size=size, unit=unit)
+    kinds: tuple[tuple[str, Sampler, Noise], ...] = (
+        ("DP-SGD", coins, Gaussian()),
+        ("bands", coins, BandedGaussian()),
+        ("BLT, no coins", order, BLTGaussian()),
+    )
+    made = []
+    for name, who, law in kinds:
+        free = replace(plan, sampling=who, mechanism=replace(plan.mechanism, noise=law), epsilon=None)
+        solved = calibrate(free, epsilon)
+        made.append(
+            Alternative(name, solved, solved.rms_error / (made[0].plan.rms_error if made else solved.rms_error))
+        )
+    return tuple(made)
+
+
+def advice(alternatives: tuple[Alternative, ...]) -> str:
+    """In a sentence, whether correlated noise gains anything; empty if there is nothing to compare."""
+    if not alternatives:
+        return ""
+    banded = next(a for a in alternatives if a.name == "bands")
+    bands = getattr(banded.plan.mechanism.noise, "bands", 1)
+    if bands == 1 or banded.ratio > 0.99:
+        return (
+            "Correlated noise gains nothing here: batches are so large, or epsilon so small, that sampling hides more "
+            "than noise can take back."
+        )
+    return (
+        f"Correlated noise with {bands} bands has {banded.ratio:.2f} of DP-SGD's root mean squared error at the same "
+        f"epsilon: BandedGaussian(bands={bands}) with CyclicPoisson(groups={bands}), or methods.band_mf. Tune the "
+        "learning rate anew."
+    )
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,22 @@ from discreet.errors import ConfigError
 from discreet.stages.bounds import AdaptiveClip, BoundedNetwork, Clip, Encode, RadialTanh, ScaledTanh, Tanh
 from discreet.stages.denoise import KolmogorovSmirnov
 from discreet.stages.mechanism import Bound, Denoiser, Mechanism, Noise
-from discreet.stages.noise import Gaussian, StudentT
+from discreet.stages.noise import BandedGaussian, BLTGaussian, Gaussian, StudentT
 from discreet.stages.plan import Plan, Sampler
-from discreet.stages.sampling import FixedBatches, Poisson
+from discreet.stages.sampling import CyclicPoisson, FixedBatches, FixedOrder, MinSeparation, Poisson
 
 Form = Literal["sound", "paper"]
 
-__all__ = ["adaptive_clipping", "belu", "dp_fedavg", "dp_sgd", "encode_denoise", "tanh_filter"]
+__all__ = [
+    "adaptive_clipping",
+    "band_mf",
+    "belu",
+    "dp_fedavg",
+    "dp_ftrl",
+    "dp_sgd",
+    "encode_denoise",
+    "tanh_filter",
+]
 
 
 def dp_sgd(
@@ -63,19 +72,89 @@ def dp_fedavg(
     noise: float | None = None,
     norm: float = 1.0,
     bound: Bound | None = None,
+    separation: int | None = None,
+    most: int | None = None,
+    bands: int | None = None,
+    buffers: int = 3,
 ) -> Plan:
     """DP-FedAvg (McMahan et al. 2018): users are sampled, a user's whole update is bounded, to `norm` or by `bound`.
 
     For discreet.federated. The length is `rounds`, or `epochs` in which each user takes part once on average; `delta`
     is users^-1.1 unless it is given.
 
+    Where users cannot be sampled by coins, say how often one takes part at `most`, and how many rounds apart at least
+    (`separation`): then the noise is correlated, by a BLT of so many `buffers` (Choquette-Choo et al. 2024), or with
+    `bands`, and `noise` is in units of one participation's sensitivity.
+
     >>> dp_fedavg(users=1_000, users_per_round=100, rounds=50, noise=1.0).guarantee().unit
     'user'
     """
     length = _Length(epochs, rounds, usual=10)
-    sampling = Poisson(examples=users, batch_size=users_per_round, unit="user")
-    chosen = Clip(norm) if bound is None else bound
-    return _solved(sampling, chosen, Gaussian(noise), length, users**-1.1 if delta is None else delta, epsilon, noise)
+    chosen, delta = Clip(norm) if bound is None else bound, users**-1.1 if delta is None else delta
+    if separation is None and most is None:
+        if bands is not None:
+            raise ConfigError(f"bands={bands} are for users who take part apart; give separation= and most=.")
+        sampling = Poisson(examples=users, batch_size=users_per_round, unit="user")
+        return _solved(sampling, chosen, Gaussian(noise), length, delta, epsilon, noise)
+    if separation is None or most is None:
+        raise ConfigError(f"separation={separation!r} and most={most!r}: give both, or none of them.")
+    apart = MinSeparation(examples=users, batch_size=users_per_round, separation=separation, most=most)
+    remembering = BLTGaussian(noise, buffers=buffers) if bands is None else BandedGaussian(noise, bands=bands)
+    return _solved(apart, chosen, remembering, length, delta, epsilon, noise)
+
+
+def band_mf(
+    *,
+    examples: int = 60_000,
+    batch_size: int = 256,
+    delta: float = 1e-5,
+    epochs: float | None = None,
+    steps: int | None = None,
+    epsilon: float | None = None,
+    noise: float | None = None,
+    norm: float = 1.0,
+    bands: int | Literal["best"] = "best",
+    momentum: float = 0.0,
+) -> Plan:
+    """Banded matrix factorisation with cyclic Poisson sampling (Choquette-Choo et al. 2023).
+
+    `bands` are also the number of groups; "best" has them solved with the noise, for a given epsilon: those with the
+    least `plan.rms_error`, of which one band is DP-SGD. Tune the learning rate anew: the best one grows with the bands.
+
+    >>> band_mf(examples=60_000, batch_size=256, epochs=10, noise=1.5, bands=16).charges(2344)
+    147
+    """
+    length = _Length(epochs, steps, usual=10)
+    groups = 1 if bands == "best" else bands
+    sampling = CyclicPoisson(examples=examples, batch_size=batch_size, groups=groups)
+    remembering = BandedGaussian(noise, bands, momentum=momentum)
+    return _solved(sampling, Clip(norm), remembering, length, delta, epsilon, noise)
+
+
+def dp_ftrl(
+    *,
+    examples: int = 60_000,
+    batch_size: int = 256,
+    delta: float = 1e-5,
+    epochs: float | None = None,
+    steps: int | None = None,
+    epsilon: float | None = None,
+    noise: float | None = None,
+    norm: float = 1.0,
+    buffers: int = 3,
+) -> Plan:
+    """Training without sampling (Kairouz et al. 2021), with BLT noise in place of the tree (Dvijotham et al. 2024).
+
+    Data are taken in one fixed order; nothing is hidden by chance. With the same epsilon it needs far more noise than
+    `band_mf`, where coins can be thrown.
+
+    >>> plan = dp_ftrl(examples=1_000, batch_size=10, epochs=1, noise=2.0)
+    >>> plan.charges(100), round(plan.event().multiplier, 6)
+    (1, 2.0)
+    """
+    length = _Length(epochs, steps, usual=1)
+    sampling = FixedOrder(examples=examples, batch_size=batch_size)
+    return _solved(sampling, Clip(norm), BLTGaussian(noise, buffers=buffers), length, delta, epsilon, noise)
 
 
 def tanh_filter(

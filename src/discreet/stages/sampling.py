@@ -4,22 +4,27 @@ A sampler is a frozen value with these members (nothing registers it): `contract
 under which relation it is analysed; `participations(steps)` how many releases of `steps` in a row one unit can
 take part in; `draw` draws one step; `batch_size` is the public constant the sum is divided by. `steps_for`,
 `epochs_in`, `with_batch_size`, `largest_batch_size` and `check_length` serve plans and calibration.
+
+It may have three more: `continues`, whether steps are counted by the ledger, so that a run that is taken up again goes
+on where it stopped (else `origin_step` is where this process took over); `taking_part`, who took part, in the
+guarantee's words; and `attend(released)`, where who takes part next depends on who did before.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import TYPE_CHECKING, Self, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Self, get_args
 
 from discreet._check import check_int
 from discreet.accounting.events import Adjacency, Participation, check_unit
-from discreet.errors import ConfigError
+from discreet.errors import ConfigError, PrivacyError
 
 if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from discreet.stages.attendance import Attendance
     from discreet.stages.noise.random import SecureStream
 
     Indices = npt.NDArray[np.intp]
@@ -124,7 +129,7 @@ class Poisson:
 
 @dataclass(frozen=True)
 class _OfPublicSize:
-    """What samplers from a public number of examples share."""
+    """What samplers from a public number of examples share; each has a `unit`."""
 
     examples: int
     batch_size: int
@@ -335,7 +340,169 @@ class FixedBatches(_OfPublicSize):
         return np.arange(int(streams(step).below(self.number, 1)[0]), length, self.number)
 
 
-def _check_sizes(sampler: Poisson | FixedSize | Shuffled | FixedBatches) -> None:
+@dataclass(frozen=True)
+class CyclicPoisson(_OfPublicSize):
+    """Examples are in groups that have their turn one after the other; in its group's steps each has its own coin.
+
+    Example i is in group i mod `groups`, and step t takes from group t mod `groups`, each member by a secret coin of
+    probability exactly groups * batch_size / examples. With banded noise (BandedGaussian), and at least as many groups
+    as bands, T steps cost what ceil(T / groups) Poisson steps do at that rate (C4 of docs/theory-correlated.md).
+
+    Steps are counted by the ledger, so that a run that is taken up again goes on with the group that is due (C6). The
+    order of the examples must not depend on what is to be protected; their number is public (zero-out adjacency).
+    """
+
+    groups: int = 1
+    unit: str = "example"
+
+    continues: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check_words(self)
+        check_int("CyclicPoisson's groups", self.groups, least=1)
+        if self.groups * self.batch_size > self.examples:
+            raise ConfigError(
+                f"CyclicPoisson's groups are {self.groups}, of {self.examples // self.groups} {self.unit}s each, fewer "
+                f"than a batch of {self.batch_size}; the most groups are {self.examples // self.batch_size}."
+            )
+
+    @property
+    def exact_rate(self) -> Fraction:
+        """Of a group's members, in the group's steps."""
+        return Fraction(self.groups * self.batch_size, self.examples)
+
+    @property
+    def taking_part(self) -> str:
+        if self.groups == 1:
+            return "each {unit} took part in each step by its own secret coin"
+        return f"each {{unit}} took part in every {self.groups}th step only, there by its own secret coin"
+
+    def contract(self) -> Participation:
+        return Participation(float(self.exact_rate), "zero-out", self.unit, separation=self.groups)
+
+    def participations(self, steps: int) -> int:
+        """Rounds through all groups that were begun."""
+        return -(-steps // self.groups)
+
+    def steps_for(self, epochs: float) -> int:
+        return round(epochs * self.examples / self.batch_size)
+
+    def epochs_in(self, steps: int) -> float:
+        return steps * self.batch_size / self.examples
+
+    @property
+    def largest_batch_size(self) -> int:
+        """The batch size at which every example takes part in every step of its group."""
+        return self.examples // self.groups
+
+    def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
+        """The members of the step's group whose coins came up."""
+        group = step % self.groups
+        members = len(range(group, length, self.groups))
+        return streams(step).chosen(members, self.exact_rate) * self.groups + group
+
+
+@dataclass(frozen=True)
+class FixedOrder(_OfPublicSize):
+    """Passes over the data in one order, the same in each: `batch_size` examples at a time, by their place.
+
+    Nothing is hidden by the order, and nothing is gained by it but that an example's steps are as far apart as can be:
+    for correlated noise (BLTGaussian, BandedGaussian), where coins are not to be had. Steps are counted by the ledger:
+    a run that is taken up again goes on where it stopped.
+    """
+
+    unit: str = "example"
+
+    continues: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check_words(self)
+
+    @property
+    def steps_in_a_pass(self) -> int:
+        return -(-self.examples // self.batch_size)
+
+    @property
+    def taking_part(self) -> str:
+        return f"each {{unit}} took part in every {self.steps_in_a_pass}th step, and in no other"
+
+    def contract(self) -> Participation:
+        return Participation(1.0, "zero-out", self.unit, separation=self.steps_in_a_pass)
+
+    def participations(self, steps: int) -> int:
+        """Passes that were begun."""
+        return -(-steps // self.steps_in_a_pass)
+
+    def steps_for(self, epochs: float) -> int:
+        return round(epochs * self.steps_in_a_pass)
+
+    def epochs_in(self, steps: int) -> float:
+        return steps / self.steps_in_a_pass
+
+    def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
+        """The examples whose turn it is."""
+        import numpy as np
+
+        first = step % self.steps_in_a_pass * self.batch_size
+        return np.arange(first, min(first + self.batch_size, length))
+
+
+@dataclass(frozen=True)
+class MinSeparation(_OfPublicSize):
+    """Up to `batch_size` users a round: nobody twice within `separation` rounds, nobody more than `most` times.
+
+    For federated rounds whose server cannot sample by coins: who is there takes part. Nothing is gained by chance; the
+    whole run is one release, whose sensitivity follows from the noise's strategy (C1, C3 of docs/theory-correlated.md).
+    The server remembers who took part. Where it cannot know that of some rounds (they were released after the last
+    checkpoint), everybody counts as having taken part in them, and waits.
+    """
+
+    separation: int = 1
+    most: int = 1
+    unit: str = "user"
+
+    continues: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_sizes(self)
+        _check_words(self)
+        check_int("MinSeparation's separation", self.separation, least=1)
+        check_int("MinSeparation's most", self.most, least=1)
+
+    @property
+    def taking_part(self) -> str:
+        return (
+            f"no {{unit}} took part more than {self.most} time{'s' * (self.most > 1)}, nor twice within "
+            f"{self.separation} steps"
+        )
+
+    def contract(self) -> Participation:
+        return Participation(1.0, "zero-out", self.unit, separation=self.separation, most=self.most)
+
+    def participations(self, steps: int) -> int:
+        """How often a user can take part; a plan counts the whole run as one release."""
+        return min(self.most, -(-steps // self.separation))
+
+    def steps_for(self, epochs: float) -> int:
+        return round(epochs * self.examples / self.batch_size)
+
+    def epochs_in(self, steps: int) -> float:
+        return steps * self.batch_size / self.examples
+
+    def attend(self, released: int) -> "Attendance":
+        """Who took part when, in a run that has released so many rounds of which nothing is known."""
+        from discreet.stages.attendance import Attendance
+
+        return Attendance(self, released)
+
+    def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
+        """Not to be had without knowing who took part before: see `attend`."""
+        raise PrivacyError("who takes part next depends on who took part before; draw by attend().")
+
+
+def _check_sizes(sampler: Any) -> None:
     name, examples = type(sampler).__name__, sampler.examples or 0
     check_int(f"{name}'s batch_size", sampler.batch_size, least=1)
     check_int(f"{name}'s examples", examples, least=1)
@@ -346,7 +513,7 @@ def _check_sizes(sampler: Poisson | FixedSize | Shuffled | FixedBatches) -> None
         )
 
 
-def _check_words(sampler: Poisson | FixedSize | Shuffled | Allocation | FixedBatches, *relations: str) -> None:
+def _check_words(sampler: Any, *relations: str) -> None:
     name, adjacency = type(sampler).__name__, getattr(sampler, "adjacency", None)
     if adjacency is not None and adjacency not in relations:
         raise ConfigError(f"{name}'s adjacency is {adjacency!r}; it must be one of {', '.join(relations)}.")

@@ -40,6 +40,7 @@ class Filter:
         """None where a release is something else than the bounded sum of a Poisson sample and Gaussian noise."""
         mechanism, layout = plan.mechanism, canaries.layout
         plain = mechanism.bound.needs == "norms" and not hasattr(mechanism.bound, "ask") and mechanism.microbatch == 1
+        plain &= not getattr(mechanism.noise, "correlated", False)  # noise of other steps would tell more, or less
         contract = mechanism.contract_for(layout)
         if not plain or not mechanism.noise.law.gaussian or mechanism.denoise or not isinstance(plan.sampling, Poisson):
             return None

@@ -1,12 +1,26 @@
 """What hides that change: laws of noise, and the secure source they are drawn from.
 
+BandedGaussian and BLTGaussian are Gaussian noise that takes back a part of what was added before.
+
 Every law is symmetric and unimodal, and exactly sampled (up to floating point) from the secure source.
 """
 
 from discreet.stages.noise.airy import AirySquared
+from discreet.stages.noise.correlated.gaussian import BandedGaussian, BLTGaussian
 from discreet.stages.noise.gaussian import Gaussian
 from discreet.stages.noise.hyperbolic import Logistic, Sech
 from discreet.stages.noise.laplace import Laplace, VarianceGamma
 from discreet.stages.noise.student_t import Cauchy, StudentT
 
-__all__ = ["AirySquared", "Cauchy", "Gaussian", "Laplace", "Logistic", "Sech", "StudentT", "VarianceGamma"]
+__all__ = [
+    "AirySquared",
+    "BLTGaussian",
+    "BandedGaussian",
+    "Cauchy",
+    "Gaussian",
+    "Laplace",
+    "Logistic",
+    "Sech",
+    "StudentT",
+    "VarianceGamma",
+]

@@ -16,43 +16,12 @@ if TYPE_CHECKING:
     from discreet.stages.noise.random import SecureStream
 
 
-@dataclass(frozen=True)
-class Gaussian(NoiseDistribution):
-    """Independent normal noise on every coordinate of the bounded sum.
-
-    `Gaussian(multiplier)` is relative to what one unit may change: the effective multiplier of T6 of docs/theory.md,
-    whatever the blocks. `Gaussian(std=s)` is an absolute standard deviation on the sum. `Gaussian()` is
-    to be solved by `calibrate`. `Gaussian(0)` adds nothing, and proves nothing.
-    """
-
-    multiplier: float | None = None
-    std: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.multiplier is not None and self.std is not None:
-            raise ConfigError(
-                f"Gaussian(multiplier={self.multiplier!r}, std={self.std!r}) says the noise twice; give one of them."
-            )
-        if self.multiplier is not None:
-            check_positive("Gaussian's multiplier", self.multiplier, zero=True)
-        if self.std is not None:
-            check_positive("Gaussian's std", self.std, zero=True)
+class Normal(NoiseDistribution):
+    """The law of normal noise; who derives from it says how much there is, and what it has to do with earlier noise."""
 
     @property
     def gaussian(self) -> bool:
         return True
-
-    @property
-    def scale(self) -> float | None:
-        """The multiplier: the scale of every family is in units of the sensitivity."""
-        return self.multiplier
-
-    @property
-    def absolute(self) -> float | None:
-        return self.std
-
-    def scaled(self, scale: float) -> Self:
-        return type(self)(scale)
 
     @property
     def fisher(self) -> float:
@@ -90,3 +59,38 @@ class Gaussian(NoiseDistribution):
 
     def sample(self, out: "Tensor", scale: float, source: "SecureStream") -> None:
         source.fill_normal(out, scale)
+
+
+@dataclass(frozen=True)
+class Gaussian(Normal):
+    """Independent normal noise on every coordinate of the bounded sum.
+
+    `Gaussian(multiplier)` is relative to what one unit may change: the effective multiplier of T6 of docs/theory.md,
+    whatever the blocks. `Gaussian(std=s)` is an absolute standard deviation on the sum. `Gaussian()` is
+    to be solved by `calibrate`. `Gaussian(0)` adds nothing, and proves nothing.
+    """
+
+    multiplier: float | None = None
+    std: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.multiplier is not None and self.std is not None:
+            raise ConfigError(
+                f"Gaussian(multiplier={self.multiplier!r}, std={self.std!r}) says the noise twice; give one of them."
+            )
+        if self.multiplier is not None:
+            check_positive("Gaussian's multiplier", self.multiplier, zero=True)
+        if self.std is not None:
+            check_positive("Gaussian's std", self.std, zero=True)
+
+    @property
+    def scale(self) -> float | None:
+        """The multiplier: the scale of every family is in units of the sensitivity."""
+        return self.multiplier
+
+    @property
+    def absolute(self) -> float | None:
+        return self.std
+
+    def scaled(self, scale: float) -> Self:
+        return type(self)(scale)
