@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 import discreet
-from discreet.cli import app
+from discreet.cli.app import app
 
 HERE = Path(__file__).parent
 KEPT = HERE / "kept"
