@@ -113,3 +113,61 @@ def test_other_bounds_have_the_same_multiplier():
 def test_what_cannot_be_solved_is_one_clear_error(settings, epsilon, solve_for, message):
     with pytest.raises(ConfigError, match=message):
         calibrate(plan(**settings), epsilon, solve_for)
+
+
+# --- to a risk -------------------------------------------------------------------------------------------------------
+
+
+def of_rate(rate=0.01, steps=300):
+    sampling = Poisson(examples=10_000, batch_size=round(10_000 * rate))
+    return Plan(sampling=sampling, mechanism=Mechanism(Clip(1.0), Gaussian()), steps=steps, delta=1e-5)
+
+
+@pytest.mark.parametrize("wanted", [0.02, 0.1, 0.5])
+def test_an_advantage_is_met_and_hardly_missed(wanted):
+    made = calibrate(of_rate(), advantage=wanted)
+    proven = made.guarantee()
+    assert 0.99 * wanted < proven.tradeoff().advantage <= wanted
+    assert proven.epsilon <= made.epsilon < proven.epsilon * 1.001
+
+
+def test_true_positives_at_false_ones_are_met_and_hardly_missed():
+    made = calibrate(of_rate(), tpr=0.05, at_fpr=0.01)
+    assert 0.049 < made.guarantee().tradeoff().power(0.01) <= 0.05
+
+
+def test_without_sampling_a_risk_is_that_of_the_gaussian_curve():
+    """The advantage of N(0, 1) against N(mu, 1) is 2 Phi(mu / 2) - 1, and the power at x Phi(mu + Phi^-1(x))."""
+    from scipy.stats import norm
+
+    plain = replace(of_rate(1.0, 4))
+    noise = calibrate(plain, advantage=0.2).mechanism.noise.multiplier
+    assert noise == pytest.approx(2 / (2 * norm.ppf(0.6)), rel=2e-3)
+    noise = calibrate(plain, tpr=0.2, at_fpr=0.05).mechanism.noise.multiplier
+    assert noise == pytest.approx(2 / (norm.ppf(0.2) - norm.ppf(0.05)), rel=5e-3)
+
+
+def test_a_risk_can_be_solved_for_steps():
+    known = replace(of_rate(), mechanism=Mechanism(Clip(1.0), Gaussian(1.0)))
+    longest = calibrate(known, advantage=0.1, solve_for="steps")
+    assert longest.guarantee().tradeoff().advantage <= 0.1
+    longer = replace(longest, epsilon=None, steps=math.ceil(longest.steps * 1.02) + 1)
+    assert longer.guarantee().tradeoff().advantage > 0.1
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({}, "give one of them"),
+        ({"epsilon": 1.0, "advantage": 0.1}, "give one of them"),
+        ({"advantage": 0.1, "tpr": 0.2, "at_fpr": 0.1}, "give one of them"),
+        ({"tpr": 0.1}, "give both"),
+        ({"tpr": 0.1, "at_fpr": 0.1}, "which guessing has"),
+        ({"tpr": 1.0, "at_fpr": 0.1}, "between at_fpr"),
+        ({"advantage": 1.0}, "between 0 and 1"),
+        ({"advantage": 0.0}, "advantage"),
+    ],
+)
+def test_targets_that_make_no_sense_are_refused(wrong, words):
+    with pytest.raises(ConfigError, match=words):
+        calibrate(of_rate(), **wrong)

@@ -6,7 +6,8 @@ from scipy.stats import norm
 import discreet
 from discreet.accounting import cost, delta_curve
 from discreet.accounting.events import Event
-from discreet.accounting.tradeoff import TradeOff, belief
+from discreet.accounting.guarantee import guarantee
+from discreet.accounting.tradeoff import GaussianFit, TradeOff, belief, gaussian_fit
 
 
 @pytest.mark.parametrize(("mu", "ceiling"), [(0.25, 0.151), (0.5, 0.217), (1.0, 0.389), (2.0, 0.764)])
@@ -89,3 +90,25 @@ def test_a_loss_that_is_exceeded_only_with_some_probability(mu, delta):
     exact = mu**2 / 2 + mu * norm.isf(delta)
     assert exact <= found <= exact * 1.25
     assert cost([Event(1.0, 1 / mu, 1)], delta).epsilon < exact
+
+
+@pytest.mark.parametrize("mu", [0.05, 0.5, 2.0])
+def test_the_fit_of_a_gaussian_mechanism_is_itself(mu):
+    fit = guarantee([Event(1.0, 1 / mu, 1)], 1e-5).gaussian()
+    assert mu <= fit.mu <= mu * (1 + 1e-6)
+    assert fit.error < 2e-3
+    assert fit.slack < 2e-3
+
+
+@pytest.mark.parametrize("event", [Event(256 / 60_000, 1.1, 2_344), Event(0.1, 0.6, 3), Event(0.01, 0.8, 10)])
+def test_a_fit_is_below_the_proven_curve_but_for_its_error(event):
+    proven = guarantee([event], 1e-5)
+    fit, curve = proven.gaussian(), proven.tradeoff()
+    gaps = [curve(x) - norm.cdf(norm.ppf(1 - x) - fit.mu) for x in (1e-9, 1e-4, 0.01, 0.1, 0.3, 0.5, 0.9, 0.999)]
+    assert min(gaps) >= -fit.error
+    assert max(gaps) <= fit.slack
+
+
+def test_the_fit_of_nothing_and_of_everything():
+    assert gaussian_fit(((0.0, 0.0),)) == GaussianFit(0.0, 0.0, 0.0)
+    assert gaussian_fit(((math.inf, 1e-5),)).mu == math.inf

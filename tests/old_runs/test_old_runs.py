@@ -163,5 +163,7 @@ def test_a_plan_is_read_as_it_was(name, tmp_path):
         with pytest.raises((ConfigError, PrivacyError)) as raised:
             plan.guarantee()
         assert type(raised.value).__name__ == known
+    elif name == "poisson-cap":  # a cap is accounted by what it leaves now, not by its chance
+        assert known * 0.999 < plan.guarantee().epsilon < known
     elif known is not None:
         assert plan.guarantee().epsilon == pytest.approx(known, rel=1e-6)

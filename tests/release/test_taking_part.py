@@ -121,6 +121,34 @@ def test_after_a_crash_random_allocation_begins_a_new_epoch_and_charges_it(tmp_p
     assert "epochs of 4" in str(run.guarantee)
 
 
+def test_a_capped_run_of_an_earlier_version_is_verified_continued_and_charged_as_it_was(tmp_path):
+    """Its lines say how likely the cap is met, and not what it leaves."""
+    made = plan(Poisson(examples=12, batch_size=2, cap=11), 4)
+    model, ledger = linear(), tmp_path / "ledger.jsonl"
+    private = attach(model, made, ledger)
+    take_part(private, model, private.batches(identified(12)), stop=2)
+    private.detach()
+    before = verify(ledger).runs[0].guarantee
+    assert before.epsilon == pytest.approx(made.guarantee().epsilon)
+
+    def as_it_was(line):
+        for key in ("crowded", "crowded_rate"):
+            line.get("phase", {}).pop(key, None)
+
+    rewritten(ledger, as_it_was)
+    (run,) = verify(ledger).runs
+    assert run.follows_from_its_plan
+    assert any(event.slack > 0 for event in run.guarantee.events)
+    again = attach(model, made, ledger)
+    assert again.remaining == 2
+    take_part(again, model, again.batches(identified(12)))
+    again.detach()
+    assert verify(ledger).runs[0].released == 4
+    rewritten(ledger, lambda line: line.get("phase", {}).update(crowded=1e-300, crowded_rate=1.0))
+    with pytest.raises(PrivacyError, match="forged"):
+        verify(ledger)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

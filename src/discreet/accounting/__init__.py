@@ -121,7 +121,7 @@ def delta_curve(
     if not events or end == 0 or math.isinf(end):
         return ((end, delta),) if events else ((0.0, 0.0),)
     epsilons = [end * k / 48 for k in range(64)]
-    if tuning is None and not any(p.overflow for p in events):
+    if tuning is None and not any(p.slack for p in events):
         for accountant in ACCOUNTANTS:
             deltas = accountant.curve(events, epsilons, delta) if accountant.covers(events) else None
             if deltas is not None:
@@ -165,7 +165,7 @@ def _of_the_best(events: Sequence[Event], delta: float, tuning: "Tuning") -> Cos
     from discreet.accounting.accountants import RENYI
     from discreet.accounting.tuning import tuned
 
-    if any(p.overflow for p in events):
+    if any(p.slack for p in events):
         return Cost(math.inf, "no cost of tuning is known where a cap can be met")
     divergences = tuned(rdp.divergences(events), rdp.ORDERS, tuning)
     words = f"{RENYI.name}, of the best of {tuning.runs:g} runs on average ({tuning.distribution})"

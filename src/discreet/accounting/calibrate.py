@@ -2,13 +2,14 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING, Literal
 
 from discreet._check import check_positive
-from discreet.accounting import cost
+from discreet.accounting import cost, delta_curve
 from discreet.accounting.events import Event, check_units
+from discreet.accounting.tradeoff import TradeOff
 from discreet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -21,15 +22,37 @@ _LEAST, _MOST = 1e-4, 1e7  # multipliers searched
 
 
 def calibrate(
-    plan: "Plan", epsilon: float, solve_for: Unknown = "noise", *, group: int = 1, beside: Sequence[Event] = ()
+    plan: "Plan",
+    epsilon: float | None = None,
+    solve_for: Unknown = "noise",
+    *,
+    advantage: float | None = None,
+    tpr: float | None = None,
+    at_fpr: float | None = None,
+    group: int = 1,
+    beside: Sequence[Event] = (),
 ) -> "Plan":
-    """The plan with its noise, steps or batch size solved so that its proven epsilon is at most `epsilon`.
+    """The plan with its noise, steps or batch size solved so that its proven epsilon, or an attacker's success, fits.
 
     Guarantee: the returned plan's epsilon does not exceed `epsilon`, and `plan.epsilon` is set to it as a hard
     limit. The multiplier is within 0.1 % of the smallest that fits; steps and batch size are the largest whole
-    numbers that fit, the other two being as the plan says. With `group` it is the epsilon of groups of so many units.
-    `beside` are other releases on the same data, which count too: a private covariance, say. They are planned here, and
-    are counted when they are made (Ledger.query). They protect the plan's unit (`Event.per` goes from rows to users).
+    numbers that fit, the other two being as the plan says. Where the target is a risk, what is proven of the returned
+    plan's trade-off curve does not exceed it, and the hard limit is the epsilon that this comes to.
+
+    Args:
+        plan: what is to be solved.
+        epsilon: the most that may be spent at the plan's delta. Or else one of the risks below.
+        solve_for: "noise", "steps" or "batch_size".
+        advantage: the most that an attacker's true positives may exceed the false ones by.
+        tpr: the most true positives an attacker may have, `at_fpr` false ones.
+        at_fpr: the false positives at which `tpr` is meant.
+        group: that it is for groups of so many units.
+        beside: other releases on the same data, which count too: a private covariance, say. They are planned here, and
+            counted when they are made (Ledger.query). They protect the plan's unit (`Event.per` goes from rows to
+            users).
+
+    Raises:
+        ConfigError: nothing fits, or the target makes no sense.
 
     With `BandedGaussian(bands="best")` the bands are solved with the noise, and with the groups of a CyclicPoisson that
     has one, or of a Poisson sampling: those with the least `plan.rms_error`. One band is among them.
@@ -40,77 +63,128 @@ def calibrate(
     >>> round(plan.mechanism.noise.multiplier, 2)
     0.97
     """
-    check_positive("epsilon", epsilon)
+    target = _target(epsilon, advantage, tpr, at_fpr)
     if not hasattr(plan, "mechanism"):
         raise ConfigError(f"{plan!r} is not a Plan; make one with discreet.Plan or discreet.methods.")
     check_units(plan.sampling.contract().unit, beside)
+
+    def events(changed: "Plan") -> list[Event]:
+        return [*changed.events(group=group), *(replace(p, group=group) for p in beside)]
+
+    def spent(changed: "Plan") -> float:
+        return target.spent(events(changed), changed)
+
     if solve_for == "noise" and (open_plans := plan.alternatives()):
-        return replace(_least_error(open_plans, epsilon, group, beside), epsilon=epsilon)
+        solved = _least_error(open_plans, target, spent)
+    else:
+        solved = _solved(plan, solve_for, spent, target)
+    limit = epsilon
+    if limit is None:
+        limit = cost(events(solved), plan.delta, plan.tuning, thorough=False).epsilon * (1 + 1e-9)
+    return replace(solved, epsilon=limit)
+
+
+@dataclass(frozen=True)
+class _Target:
+    """What may not be exceeded: an epsilon, or what an attacker achieves."""
+
+    limit: float
+    words: str
+    risk: Callable[[TradeOff], float] | None = None
+
+    def spent(self, events: Sequence[Event], plan: "Plan") -> float:
+        """How much of it these releases spend, at most."""
+        if self.risk is None:
+            return cost(events, plan.delta, plan.tuning, thorough=False).epsilon
+        return self.risk(TradeOff(delta_curve(events, plan.delta, plan.tuning)))
+
+
+def _target(epsilon: float | None, advantage: float | None, tpr: float | None, at_fpr: float | None) -> _Target:
+    if (tpr is None) != (at_fpr is None):
+        raise ConfigError(f"tpr={tpr!r} and at_fpr={at_fpr!r} say one thing together; give both.")
+    if sum(given is not None for given in (epsilon, advantage, tpr)) != 1:
+        raise ConfigError(
+            f"epsilon={epsilon!r}, advantage={advantage!r} and tpr={tpr!r} are three ways to say how much may be lost; "
+            "give one of them."
+        )
+    if epsilon is not None:
+        return _Target(check_positive("epsilon", epsilon), f"epsilon {epsilon:g}")
+    if advantage is not None:
+        if not 0 < check_positive("advantage", advantage) < 1:
+            raise ConfigError(f"advantage is {advantage!r}; it must be between 0 and 1.")
+        return _Target(advantage, f"an advantage of {advantage:g}", lambda curve: curve.advantage)
+    assert tpr is not None
+    assert at_fpr is not None
+    false = check_positive("at_fpr", at_fpr)
+    if not false < check_positive("tpr", tpr) < 1:
+        raise ConfigError(f"tpr is {tpr!r}; it must be between at_fpr ({at_fpr!r}), which guessing has, and 1.")
+    words = f"{tpr:g} true positives at {at_fpr:g} false ones"
+    return _Target(tpr, words, lambda curve: curve.power(false))
+
+
+def _solved(plan: "Plan", solve_for: Unknown, spent: Callable[["Plan"], float], target: _Target) -> "Plan":
+    """The plan that fits, whose own limit is not yet changed."""
+    plan = replace(plan, epsilon=None)
     if solve_for == "noise":
-        return replace(_solve_noise(plan, epsilon, group, beside), epsilon=epsilon)
+        return _solve_noise(plan, target, spent)
     if solve_for not in ("steps", "batch_size"):
         raise ConfigError(f"solve_for is {solve_for!r}; it must be 'noise', 'steps' or 'batch_size'.")
     if not plan.mechanism.noise.solved:
         raise ConfigError(f"the noise must be known to solve for {solve_for}; give Gaussian(multiplier).")
-
     if solve_for == "steps":
-        steps = _largest(lambda n: _spent(replace(plan, steps=n), group, beside), epsilon, _MOST_STEPS, plan.steps)
+        steps = _largest(lambda n: spent(replace(plan, steps=n)), target.limit, _MOST_STEPS, plan.steps)
         if steps == 0:
-            raise ConfigError(f"not even one step fits epsilon {epsilon:g} with {plan.mechanism.noise!r}; add noise.")
+            raise ConfigError(f"not even one step fits {target.words} with {plan.mechanism.noise!r}; add noise.")
         if steps == _MOST_STEPS:
-            raise ConfigError(f"more than {_MOST_STEPS:,} steps fit epsilon {epsilon:g}; there is nothing to solve.")
-        return _refitted(replace(plan, steps=steps, epsilon=epsilon), plan, group, beside)
+            raise ConfigError(f"more than {_MOST_STEPS:,} steps fit {target.words}; there is nothing to solve.")
+        return _refitted(replace(plan, steps=steps), plan, target, spent)
 
-    def spent(size: int) -> float:
-        return _spent(replace(plan, sampling=plan.sampling.with_batch_size(size)), group, beside)
+    def of_size(size: int) -> "Plan":
+        return replace(plan, sampling=plan.sampling.with_batch_size(size))
 
-    size = _largest(spent, epsilon, plan.sampling.largest_batch_size, math.ceil(plan.sampling.batch_size))
+    most, start = plan.sampling.largest_batch_size, math.ceil(plan.sampling.batch_size)
+    size = _largest(lambda n: spent(of_size(n)), target.limit, most, start)
     if size == 0:
         raise ConfigError(
-            f"not even batch size 1 fits epsilon {epsilon:g} in {plan.steps:,} steps with {plan.mechanism.noise!r}; "
+            f"not even batch size 1 fits {target.words} in {plan.steps:,} steps with {plan.mechanism.noise!r}; "
             "add noise or take fewer steps."
         )
-    sized = replace(plan, sampling=plan.sampling.with_batch_size(size), epsilon=epsilon)
-    return _refitted(sized, plan, group, beside)
+    return _refitted(of_size(size), plan, target, spent)
 
 
-def _refitted(solved: "Plan", plan: "Plan", group: int, beside: Sequence[Event]) -> "Plan":
+def _refitted(solved: "Plan", plan: "Plan", target: _Target, spent: Callable[["Plan"], float]) -> "Plan":
     """A solved plan with its noise's strategy solved for its own length, if that still fits."""
     again = solved.solved_anew(plan)
-    fits = again is solved or (solved.epsilon is not None and _spent(again, group, beside) <= solved.epsilon)
-    return again if fits else solved
+    return again if again is solved or spent(again) <= target.limit else solved
 
 
-def _least_error(plans: Sequence["Plan"], epsilon: float, group: int, beside: Sequence[Event]) -> "Plan":
-    """Of some plans, in order of their bands, the one that is the least noisy at this epsilon.
+def _least_error(plans: Sequence["Plan"], target: _Target, spent: Callable[["Plan"], float]) -> "Plan":
+    """Of some plans, in order of their bands, the one that is the least noisy where it just fits.
 
     The error falls and then rises; where it has risen twice only the last is tried, which may have no sampling at all,
     and be better again.
     """
-    *others, last = plans
-    best, risen = _solve_noise(last, epsilon, group, beside), 0
-    known: Plan | None = None
+    *others, last = (replace(plan, epsilon=None) for plan in plans)
+    best, risen = _solve_noise(last, target, spent), 0
+    least: Plan | None = None
     for plan in others:
-        solved = _solve_noise(plan, epsilon, group, beside)
-        risen = risen + 1 if known is not None and solved.rms_error >= known.rms_error else 0
-        known = solved if risen == 0 else known
+        solved = _solve_noise(plan, target, spent)
+        risen = risen + 1 if least is not None and solved.rms_error >= least.rms_error else 0
+        least = solved if risen == 0 else least
         if risen == 2:
             break
-    return best if known is None or best.rms_error < known.rms_error else known
+    return best if least is None or best.rms_error < least.rms_error else least
 
 
-def _spent(plan: "Plan", group: int, beside: Sequence[Event]) -> float:
-    others = [replace(p, group=group) for p in beside]
-    return cost([*plan.events(group=group), *others], plan.delta, plan.tuning, thorough=False).epsilon
+def _solve_noise(plan: "Plan", target: _Target, spent_by: Callable[["Plan"], float]) -> "Plan":
+    epsilon = target.limit
 
-
-def _solve_noise(plan: "Plan", epsilon: float, group: int, beside: Sequence[Event]) -> "Plan":
     def at(scale: float) -> "Plan":
         return replace(plan, mechanism=plan.mechanism.with_scale(scale))
 
     @cache
     def spent(scale: float) -> float:
-        return _spent(at(scale), group, beside)
+        return spent_by(at(scale))
 
     if plan.steps == 0 or spent(_LEAST) <= epsilon:
         return at(_LEAST)
@@ -118,7 +192,7 @@ def _solve_noise(plan: "Plan", epsilon: float, group: int, beside: Sequence[Even
     while spent(high) > epsilon:
         low, high = high, high * 2
         if high > _MOST:
-            raise ConfigError(f"no noise up to {_MOST:g} reaches epsilon {epsilon:g} at delta {plan.delta:g}.")
+            raise ConfigError(f"no noise up to {_MOST:g} reaches {target.words} at delta {plan.delta:g}.")
     while spent(low) <= epsilon:
         low, high = low / 2, low
     while high / low > 1.0006:

@@ -17,7 +17,7 @@ from discreet.accounting import coordinate_pld as product
 from discreet.accounting.allocation import Epoch, epoch
 from discreet.accounting.events import Event, Law, Magnitudes
 from discreet.accounting.numerics import invert
-from discreet.accounting.pld_grid import Losses, Reals, mixed_loss, split, subsampled, symmetric
+from discreet.accounting.pld_grid import Losses, Reals, mixed_loss, mixture, split, subsampled, symmetric
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,8 @@ def pairs_of(event: Event) -> tuple[Pair, ...]:
 
     The order of the two is the same for every event, so that runs compose direction by direction.
     """
+    if event.crowded:
+        return _cut(event) if event.group == 1 else ()
     if event.law is not None and event.shifts is not None and _by_coins(event) and _hidden(event.law, event.shifts):
         return _product(event)
     if event.multiplier <= 0 or event.hardening == "exact":
@@ -79,6 +81,21 @@ def deviation(rate: float, sigma: float) -> float:
     inverse = sigma**-2
     rare = rate * (inverse + inverse**2 / 4)
     return math.sqrt(min(rate**2 * math.expm1(inverse), rare) if inverse < 500 else rare)
+
+
+def _cut(event: Event) -> tuple[Pair, ...]:
+    """Draws that a cap cuts: at the usual rate, or at that of the last place, which others do not take."""
+    usual, last = pairs_of(event.uncut(event.rate)), pairs_of(event.uncut(event.crowded_rate))
+    weight = event.crowded
+
+    def of(one: Pair, other: Pair) -> Pair:
+        def losses(step: float, tail: float) -> Losses:
+            return mixture(one.losses(step, tail), other.losses(step, tail), weight)
+
+        spread = math.sqrt((1 - weight) * one.deviation**2 + weight * other.deviation**2)
+        return Pair(spread, lambda tail: max(one.span(tail), other.span(tail)), losses)
+
+    return tuple(map(of, usual, last))
 
 
 # --- one unit, Gaussian noise ----------------------------------------------------------------------------------------

@@ -41,7 +41,10 @@ class Participation:
 
     `adjacency` is "add-remove" where the number of units is secret, "zero-out" where it is public (a unit's record
     is replaced by one that contributes nothing; the same figures, T1 of docs/theory.md), or "replace" (by any other
-    record). `overflow` bounds the probability that the draw was not as the scheme says (a cap was met).
+    record). `overflow` bounds the probability that the draw was not as the scheme says (a cap was met). Where a cap
+    cuts draws at random and the number of units is public, `crowded` is the chance that the others leave just one
+    place, and `crowded_rate` a unit's chance to have it ("A cap on the batch" in docs/theory.md): then `overflow` costs
+    nothing.
 
     Over the whole run, two participations of a unit are at least `separation` steps apart, and there are at most
     `most`, if that is declared. A run that is taken up again keeps both (what `continues` of a sampler says).
@@ -54,6 +57,8 @@ class Participation:
     overflow: float = 0.0
     separation: int = 1
     most: int | None = None
+    crowded: float = 0.0
+    crowded_rate: float = 0.0
 
 
 class Law(Protocol):
@@ -113,12 +118,16 @@ class Event:
     hardening: Hardening = "idealised"
     unit: str = ROW
     theorem: Theorem = ""
+    crowded: float = 0.0
+    crowded_rate: float = 0.0
 
     def __post_init__(self) -> None:
         numbers = (
             ("rate", self.rate, 1.0),
             ("multiplier", self.multiplier, math.inf),
             ("overflow", self.overflow, 1.0),
+            ("crowded", self.crowded, 1.0),
+            ("crowded_rate", self.crowded_rate, 1.0),
         )
         for name, value, most in numbers:
             if not isinstance(value, (int, float)) or not 0 <= value <= most or math.isinf(value):
@@ -137,6 +146,11 @@ class Event:
         check_unit("an event's unit", self.unit)
         if self.scheme == "fixed-size" and self.adjacency != "replace":
             raise ConfigError("sets of fixed size are analysed for one unit replaced by another; say 'replace'.")
+        if self.crowded and not (self.scheme == "poisson" and self.rate <= self.crowded_rate):
+            raise ConfigError(
+                f"an event's crowded_rate is {self.crowded_rate!r}, its scheme {self.scheme!r} and rate {self.rate!r}; "
+                "only Poisson draws are cut, and the last place of a batch is not harder to get than others."
+            )
         if self.scheme == "allocation":
             self._check_allocation()
         if self.theorem == "C4" and self.group > 1 and self.rate < 1:
@@ -167,6 +181,15 @@ class Event:
         """How many releases an epoch of random allocation has; 1 of other schemes."""
         return round(1 / self.rate) if self.scheme == "allocation" else 1
 
+    @property
+    def slack(self) -> float:
+        """The part of delta for each release whose draw was not as its scheme says."""
+        return 0.0 if self.crowded else self.overflow
+
+    def uncut(self, rate: float) -> "Event":
+        """The same releases at another rate, as if no cap were there."""
+        return replace(self, rate=rate, overflow=0.0, crowded=0.0, crowded_rate=0.0)
+
     @classmethod
     def of(cls, who: Participation, query: Query, steps: int, group: int = 1, theorem: Theorem = "") -> "Event":
         """`steps` releases of a query in which these take part."""
@@ -184,6 +207,8 @@ class Event:
             hardening=query.hardening,
             unit=who.unit,
             theorem=theorem,
+            crowded=who.crowded,
+            crowded_rate=who.crowded_rate,
         )
 
     def per(self, unit: str, rows: int) -> "Event":

@@ -10,7 +10,7 @@ from discreet._check import check_int, check_positive
 from discreet.accounting import cost, delta_curve, epsilon_by_accountant
 from discreet.accounting.events import ROW, Adjacency, Event, Magnitudes, Verdict, in_words, merge, units_of
 from discreet.accounting.serialization import build, describe, json_values
-from discreet.accounting.tradeoff import TradeOff, belief
+from discreet.accounting.tradeoff import GaussianFit, TradeOff, belief, gaussian_fit
 from discreet.accounting.tuning import Tuning
 from discreet.errors import ConfigError, PrivacyError
 
@@ -47,7 +47,8 @@ class Guarantee:
 
     `so_far` is the epsilon of the releases made until now, beside the declared horizon's `epsilon`; it may be
     quoted only if stopping here was not decided by looking at the outputs. `events` are the releases it was computed
-    from, so that the whole curve can be: `curve()`, `tradeoff()`, `figures()` and `attacker()` compute when asked.
+    from, so that the whole curve can be: `curve()`, `tradeoff()`, `gaussian()`, `figures()` and `attacker()` compute
+    when asked.
     """
 
     epsilon: float
@@ -172,6 +173,17 @@ class Guarantee:
     def tradeoff(self) -> TradeOff:
         """The errors that whoever tells neighbouring data sets apart must make."""
         return TradeOff(self.curve())
+
+    def gaussian(self) -> GaussianFit:
+        """The whole curve as one figure, the mu of a Gaussian mechanism, with how far that is from it.
+
+        >>> import discreet
+        >>> plan = discreet.methods.dp_sgd(examples=60_000, batch_size=256, epochs=10, noise=1.1, delta=1e-5)
+        >>> fit = plan.guarantee().gaussian()
+        >>> round(fit.mu, 2), fit.error < 0.01
+        (0.25, True)
+        """
+        return gaussian_fit(self.curve())
 
     def figures(self) -> dict[str, float]:
         """Epsilon of one run by each accountant, for comparison: infinite where one does not apply."""

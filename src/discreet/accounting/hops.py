@@ -10,10 +10,10 @@ from discreet.accounting.events import Adjacency, Cost, Event, Scheme, merge
 
 def with_overflow(events: Sequence[Event], delta: float, thorough: bool) -> Cost:
     """The cost of merged events; part of delta goes to the chance that a draw was not as its scheme says."""
-    slack = sum(p.steps * p.overflow for p in events)
+    slack = sum(p.steps * p.slack for p in events)
     if not slack:
         return with_hops(events, delta, thorough)
-    plain = merge([replace(p, overflow=0.0) for p in events])
+    plain = merge([replace(p, overflow=p.overflow - p.slack) for p in events])
     found = _within(
         delta, lambda d: with_hops(plain, d, thorough), lambda d, e: d + (1 + math.exp(min(e, 700))) * slack
     )

@@ -50,6 +50,16 @@ def regrid(values: Reals, masses: Reals, infinity: float, step: float) -> Losses
     return Losses(step, first, made, infinity)
 
 
+def mixture(one: Losses, other: Losses, weight: float) -> Losses:
+    """The losses of one mechanism, or with probability `weight` of another, on the same grid: which it was is seen."""
+    first = int(min(one.first, other.first))
+    masses = np.zeros(int(max(one.first + len(one.masses), other.first + len(other.masses))) - first)
+    for losses, share in ((one, 1 - weight), (other, weight)):
+        start = int(losses.first) - first
+        masses[start : start + len(losses.masses)] += share * losses.masses
+    return Losses(one.step, first, masses, (1 - weight) * one.infinity + weight * other.infinity)
+
+
 def mixed_loss(losses: Reals, rate: float) -> Reals:
     """log(1 - q + q e^l)."""
     low = np.log1p(rate * np.expm1(np.minimum(losses, 0))) if rate < 1 else losses

@@ -40,8 +40,17 @@ def divergences(events: Sequence[Event], orders: Sequence[float] = ORDERS) -> Re
     """
     total = np.zeros(len(orders))
     for event in events:
-        total = total + event.steps * np.array(_of_one(replace(event, steps=1), tuple(orders)))
+        total = total + event.steps * _of_some(replace(event, steps=1), tuple(orders))
     return total
+
+
+def _of_some(event: Event, orders: tuple[float, ...]) -> Reals:
+    """One release's divergences, also where a cap cuts draws: then those of a mixture of which one sees the parts."""
+    if not event.crowded:
+        return np.array(_of_one(event, orders))
+    usual, last = (np.array(_of_one(event.uncut(rate), orders)) for rate in (event.rate, event.crowded_rate))
+    over = np.asarray(orders, float) - 1
+    return np.logaddexp(math.log1p(-event.crowded) + over * usual, math.log(event.crowded) + over * last) / over
 
 
 @lru_cache(maxsize=1024)
@@ -81,7 +90,7 @@ def _gaussian(rate: float, multiplier: float, orders: tuple[float, ...]) -> tupl
     whole = [int(a) for a in orders if a == int(a)]
     known = _gaussian_moments(multiplier, max(whole, default=2))
     found = {float(a): _subsampled(known, rate, a) / (a - 1) for a in whole}
-    if 0.05 < multiplier < 1e3 and rate > 1e-12:
+    if 1e-12 < rate < 0.02 and 0.05 < multiplier < 1e3:  # at larger rates whole orders say nearly as much
         found.update({a: _fractional(rate, multiplier, a) for a in orders if a != int(a)})
     return tuple(found.get(a, math.inf) for a in orders)
 

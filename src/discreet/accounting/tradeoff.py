@@ -49,6 +49,57 @@ class TradeOff:
         return self.power(1 / classes)
 
 
+@dataclass(frozen=True)
+class GaussianFit:
+    """A trade-off curve beside that of a Gaussian mechanism, mu-GDP: one figure for all of it.
+
+    `mu` is the smallest whose curve allows all that is proven at the points that were computed. Between and beyond them
+    the proven curve lies at most `error` below that of `mu`: whoever accuses the innocent with probability x misses the
+    guilty with at least Phi(Phi^-1(1 - x) - mu) - error. It lies at most `slack` above it: `mu` says no more than that
+    too much.
+    """
+
+    mu: float
+    error: float
+    slack: float
+
+
+def gaussian_fit(points: tuple[tuple[float, float], ...], cells: int = 40_000) -> GaussianFit:
+    """The Gaussian curve beside the curve of proven points (epsilon, delta).
+
+    Both fall, so on a cell [x, y] one is above the other by at most the first at x less the second at y.
+    """
+    import numpy as np
+    from scipy.special import ndtr, ndtri
+
+    finite = [(e, d) for e, d in points if math.isfinite(e) and 0 < d < 1]
+    if not finite:
+        private = any(d == 0 and e == 0 for e, d in points)
+        return GaussianFit(0.0, 0.0, 0.0) if private else GaussianFit(math.inf, 0.0, 0.0)
+    mu = max(_mu_above(e, d) for e, d in finite)
+    low, high = np.geomspace(1e-15, 0.5, cells // 2), np.geomspace(0.5, 1e-9, cells // 2)
+    x = np.concatenate(([0.0], low, 1 - high[1:], [1.0]))
+    proven = np.zeros_like(x)
+    for e, d in finite:
+        proven = np.maximum(proven, np.maximum(1 - d - math.exp(min(e, 700)) * x, math.exp(-e) * (1 - d - x)))
+    normal = ndtr(-ndtri(x) - mu)
+    error, slack = (float(np.max(one[:-1] - other[1:])) for one, other in ((normal, proven), (proven, normal)))
+    return GaussianFit(mu, max(0.0, error) + 1e-12, max(0.0, slack) + 1e-12)
+
+
+def _mu_above(epsilon: float, delta: float) -> float:
+    """The smallest mu whose Gaussian curve is at least `delta` at `epsilon`, from above."""
+    from discreet.accounting import gaussian
+
+    low, high = 0.0, 1.0
+    while gaussian.delta(high, epsilon) < delta:
+        low, high = high, 2 * high
+    while high - low > 1e-9 * high:
+        middle = (low + high) / 2
+        low, high = (middle, high) if gaussian.delta(middle, epsilon) < delta else (low, middle)
+    return high
+
+
 def belief(epsilon: float, prior: float = 0.5) -> float:
     """What an attacker who believed `prior` comes to believe where the privacy loss is `epsilon`.
 

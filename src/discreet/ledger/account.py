@@ -219,7 +219,8 @@ class RunLedger:
     def _differs(self, run: Run) -> str:
         """In what a run of the file is another than this one; nothing if in nothing."""
         opening, said = self._opening, run.opening["phase"]
-        event = {k: v for k, v in opening["phase"].items() if k != "unit" or k in said}  # older lines have none
+        newer = {"unit", "crowded", "crowded_rate"} - set(said)  # older lines have none
+        event = {k: v for k, v in opening["phase"].items() if k not in newer}
         if run.opening.get("plan") != opening["plan"]:
             return "plan"
         return "model" if run.opening.get("parameters") != opening["parameters"] or said != event else ""

@@ -40,7 +40,7 @@ class Poisson:
     The sum is divided by `batch_size`, never by the number that took part, which is private.
 
     `adjacency="replace"` has the same run analysed for one example replaced by another. `cap` is the largest batch the
-    machine can hold: a larger draw is cut down at random, and the chance of that is taken from delta. `unit` is what
+    machine can hold: a larger draw is cut down at random, which costs next to nothing. `unit` is what
     the data holds one of for each index ("example", "user").
     """
 
@@ -79,7 +79,15 @@ class Poisson:
 
     def contract(self) -> Participation:
         adjacency = self.adjacency or ("add-remove" if self.examples is None else "zero-out")
-        return Participation(float(self.exact_rate), adjacency, self.unit, overflow=self._overflow())
+        crowded, crowded_rate = (0.0, 0.0) if adjacency == "add-remove" else self._crowding()
+        return Participation(
+            float(self.exact_rate),
+            adjacency,
+            self.unit,
+            overflow=self._overflow(),
+            crowded=crowded,
+            crowded_rate=crowded_rate,
+        )
 
     def _overflow(self) -> float:
         """The chance that a draw is larger than the cap."""
@@ -88,6 +96,23 @@ class Poisson:
         from scipy.stats import binom
 
         return float(binom.sf(self.cap, self.examples, float(self.exact_rate))) * (1 + 1e-9) + 1e-300
+
+    def _crowding(self) -> tuple[float, float]:
+        """How likely the others leave just one place, rounded up, and how likely a given unit then has it."""
+        if self.cap is None or self.examples is None or self.cap >= self.examples:
+            return 0.0, 0.0
+        import numpy as np
+        from scipy.stats import binom
+
+        others, rate = self.examples - 1, float(self.exact_rate)
+        top = min(others, self.cap + 40 * int(1 + (others * rate) ** 0.5))
+        more = np.arange(self.cap, top + 1)
+        exactly = float(binom.pmf(self.cap - 1, others, rate))  # so many of the others were drawn
+        cut = float((binom.pmf(more, others, rate) * self.cap / (more + 1)).sum() + binom.sf(top, others, rate))
+        has, leaves = rate * (exactly + cut), (1 - rate) * exactly
+        if has + leaves < 1e-280:
+            return 1e-280, 1.0
+        return min(1.0, (has + leaves) * (1 + 1e-9)), min(1.0, has / (has + leaves) * (1 + 1e-9))
 
     def participations(self, steps: int) -> int:
         return steps
