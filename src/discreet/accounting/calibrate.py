@@ -44,8 +44,8 @@ def calibrate(
     if not hasattr(plan, "mechanism"):
         raise ConfigError(f"{plan!r} is not a Plan; make one with discreet.Plan or discreet.methods.")
     check_units(plan.sampling.contract().unit, beside)
-    if solve_for == "noise" and (open_plans := plan.alternatives()):
-        return replace(_least_error(open_plans, epsilon, group, beside), epsilon=epsilon)
+    if solve_for == "noise" and (numbers := plan.alternatives()):
+        return replace(_least_error(plan, numbers, epsilon, group, beside), epsilon=epsilon)
     if solve_for == "noise":
         return replace(_solve_noise(plan, epsilon, group, beside), epsilon=epsilon)
     if solve_for not in ("steps", "batch_size"):
@@ -81,22 +81,26 @@ def _refitted(solved: "Plan", plan: "Plan", group: int, beside: Sequence[Event])
     return again if fits else solved
 
 
-def _least_error(plans: Sequence["Plan"], epsilon: float, group: int, beside: Sequence[Event]) -> "Plan":
-    """Of some plans, in order of their bands, the one that is the least noisy at this epsilon.
+def _least_error(plan: "Plan", numbers: Sequence[int], epsilon: float, group: int, beside: Sequence[Event]) -> "Plan":
+    """The plan with the number of bands that is the least noisy at this epsilon.
 
-    The error falls and then rises; where it has risen twice only the last is tried, which may have no sampling at all,
-    and be better again.
+    The error falls and then rises; where it has risen twice only the largest number is tried, with which there may be
+    no sampling at all. It may be better again, but seldom is: that is found out roughly first.
     """
-    *others, last = plans
-    best, risen = _solve_noise(last, epsilon, group, beside), 0
-    known: Plan | None = None
-    for plan in others:
-        solved = _solve_noise(plan, epsilon, group, beside)
-        risen = risen + 1 if known is not None and solved.rms_error >= known.rms_error else 0
-        known = solved if risen == 0 else known
+
+    def solved(bands: int, *, rough: bool = False) -> "Plan":
+        return _solve_noise(plan.with_bands(bands, rough=rough), epsilon, group, beside)
+
+    best, risen = solved(numbers[0]), 0
+    for bands in numbers[1:-1]:
+        found = solved(bands)
+        best, risen = (found, 0) if found.rms_error < best.rms_error else (best, risen + 1)
         if risen == 2:
             break
-    return best if known is None or best.rms_error < known.rms_error else known
+    if len(numbers) > 1 and solved(numbers[-1], rough=True).rms_error < 1.15 * best.rms_error:
+        found = solved(numbers[-1])
+        best = found if found.rms_error < best.rms_error else best
+    return best
 
 
 def _spent(plan: "Plan", group: int, beside: Sequence[Event]) -> float:
