@@ -74,8 +74,8 @@ def calibrate(
     def spent(changed: "Plan") -> float:
         return target.spent(events(changed), changed)
 
-    if solve_for == "noise" and (open_plans := plan.alternatives()):
-        solved = _least_error(open_plans, target, spent)
+    if solve_for == "noise" and (numbers := plan.alternatives()):
+        solved = _least_error(replace(plan, epsilon=None), numbers, target, spent)
     else:
         solved = _solved(plan, solve_for, spent, target)
     limit = epsilon
@@ -158,22 +158,26 @@ def _refitted(solved: "Plan", plan: "Plan", target: _Target, spent: Callable[["P
     return again if again is solved or spent(again) <= target.limit else solved
 
 
-def _least_error(plans: Sequence["Plan"], target: _Target, spent: Callable[["Plan"], float]) -> "Plan":
-    """Of some plans, in order of their bands, the one that is the least noisy where it just fits.
+def _least_error(plan: "Plan", numbers: Sequence[int], target: _Target, spent: Callable[["Plan"], float]) -> "Plan":
+    """The plan with the number of bands that is the least noisy where it just fits.
 
-    The error falls and then rises; where it has risen twice only the last is tried, which may have no sampling at all,
-    and be better again.
+    The error falls and then rises; where it has risen twice only the largest number is tried, with which there may be
+    no sampling at all. It may be better again, but seldom is: that is found out roughly first.
     """
-    *others, last = (replace(plan, epsilon=None) for plan in plans)
-    best, risen = _solve_noise(last, target, spent), 0
-    least: Plan | None = None
-    for plan in others:
-        solved = _solve_noise(plan, target, spent)
-        risen = risen + 1 if least is not None and solved.rms_error >= least.rms_error else 0
-        least = solved if risen == 0 else least
+
+    def solved(bands: int, *, rough: bool = False) -> "Plan":
+        return _solve_noise(plan.with_bands(bands, rough=rough), target, spent)
+
+    best, risen = solved(numbers[0]), 0
+    for bands in numbers[1:-1]:
+        found = solved(bands)
+        best, risen = (found, 0) if found.rms_error < best.rms_error else (best, risen + 1)
         if risen == 2:
             break
-    return best if least is None or best.rms_error < least.rms_error else least
+    if len(numbers) > 1 and solved(numbers[-1], rough=True).rms_error < 1.15 * best.rms_error:
+        found = solved(numbers[-1])
+        best = found if found.rms_error < best.rms_error else best
+    return best
 
 
 def _solve_noise(plan: "Plan", target: _Target, spent_by: Callable[["Plan"], float]) -> "Plan":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from discreet.accounting.events import Query, Theorem
 from discreet.errors import ConfigError
+from discreet.stages.noise.correlated.banded import square_root
 from discreet.stages.noise.correlated.sensitivity import Pattern
 from discreet.stages.noise.correlated.workload import Workload
 from discreet.stages.sampling import CyclicPoisson, Poisson
@@ -64,33 +65,33 @@ def whole_run_query(plan: "Plan", layout: "Layout | None") -> Query:
     return one if sensitivity == 0 else replace(one, multiplier=one.multiplier / sensitivity)
 
 
-def alternatives(plan: "Plan") -> "tuple[Plan, ...]":
-    """The plans among which bands that are still to be chosen are: with few bands first; none where nothing is open.
-
-    Bands and groups go together: more bands cost nothing where there are as many groups, and more groups raise the rate
-    at which each is sampled.
-    """
+def alternatives(plan: "Plan") -> tuple[int, ...]:
+    """The numbers of bands among which a plan's is still to be chosen, in order; none where nothing is open."""
     noise: Any = plan.mechanism.noise
     if getattr(noise, "bands", None) != "best":
         return ()
-    sampling, most = cyclic(plan.sampling), max(1, plan.steps)
-    if isinstance(sampling, CyclicPoisson):
-        most = sampling.examples // sampling.batch_size if sampling.groups == 1 else sampling.groups
-        most = min(most, max(1, plan.steps))
+    sampling, steps = cyclic(plan.sampling), max(1, plan.steps)
+    if not isinstance(sampling, CyclicPoisson):
+        most = min(steps, sampling.contract().separation)
+    elif sampling.groups > 1:  # more bands cost nothing where there are as many groups
+        return (min(steps, sampling.groups),)
     else:
-        most = min(most, sampling.contract().separation)
-    grid = sorted({most, *(b for i in range(20) for b in (2**i, 3 * 2**i) if b < most)})
-    if isinstance(sampling, CyclicPoisson) and sampling.groups > 1:
-        grid = [most]
-    made = []
-    for bands in grid:
-        who = (
-            replace(sampling, groups=bands)
-            if isinstance(sampling, CyclicPoisson) and sampling.groups == 1
-            else sampling
-        )
-        made.append(replace(plan, sampling=who, mechanism=replace(plan.mechanism, noise=replace(noise, bands=bands))))
-    return tuple(made)
+        most = min(steps, sampling.examples // sampling.batch_size)
+    return tuple(sorted({most, *(b for i in range(20) for b in (2**i, 3 * 2**i) if b < most)}))
+
+
+def with_bands(plan: "Plan", bands: int, *, rough: bool = False) -> "Plan":
+    """The plan with so many bands, and groups: more bands take back more, and smaller groups hide less.
+
+    `rough` takes the first coefficients of the square root, which need not be solved and are nearly as good.
+    """
+    noise: Any = plan.mechanism.noise
+    sampling = cyclic(plan.sampling)
+    if isinstance(sampling, CyclicPoisson) and sampling.groups == 1:
+        sampling = replace(sampling, groups=bands)
+    coefficients = square_root(bands).coefficients if rough else ()
+    noise = replace(noise, bands=bands, coefficients=coefficients)
+    return replace(plan, sampling=sampling, mechanism=replace(plan.mechanism, noise=noise))
 
 
 def cyclic(sampling: "Sampler") -> "Sampler":

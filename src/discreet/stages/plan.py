@@ -28,6 +28,7 @@ from discreet.stages.participation import (
     solved_for,
     theorem_of,
     whole_run_query,
+    with_bands,
 )
 from discreet.stages.sensitivity import Layout
 
@@ -190,9 +191,13 @@ class Plan:
         """
         return rms_error(self)
 
-    def alternatives(self) -> "tuple[Plan, ...]":
-        """The plans among which `calibrate` chooses where `bands="best"`; none where nothing is open."""
+    def alternatives(self) -> tuple[int, ...]:
+        """The numbers of bands among which `calibrate` chooses where `bands="best"`; none where nothing is open."""
         return alternatives(self)
+
+    def with_bands(self, bands: int, *, rough: bool = False) -> "Plan":
+        """This plan with so many bands and groups; `rough` with coefficients that need not be solved."""
+        return with_bands(self, bands, rough=rough)
 
     def solved_anew(self, before: "Plan") -> "Plan":
         """This plan with its noise's strategy solved for its own length, if that of the one `before` was for its."""
