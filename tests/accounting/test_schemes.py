@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import norm
+from scipy.stats import binom, norm
 
 from discreet import ConfigError, Laplace, Poisson, PrivacyError, StudentT, Tuning
 from discreet.accounting import cost, cost_for_search, pld, rdp
 from discreet.accounting import dominating_pairs as pairs
 from discreet.accounting import gaussian as gdp
-from discreet.accounting.events import Event, Query
+from discreet.accounting.events import Event, Magnitudes, Query
 from discreet.accounting.gaussian import gaussian_rate
+from discreet.accounting.guarantee import event_from_dict, event_to_dict, guarantee
 
 MNIST = Event(256 / 60_000, 1.1, 14_062)
 DELTA = 1e-5
@@ -352,3 +353,43 @@ def test_why_neither_direction_alone_bounds_sets_of_fixed_size():
     assert best > twice * 1.01
     event = Event(rate, 2 / s, 2, "fixed-size", "replace")
     assert pld.curve([event], [math.log(a)], (best,))[0] >= best
+
+
+# --- mechanisms of which only epsilon is known -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "count", "delta"), [(0.1, 100, 1e-5), (1.0, 10, 1e-3), (0.5, 3, 1e-2), (0.02, 2_000, 1e-6)]
+)
+def test_pure_mechanisms_against_their_optimal_composition(epsilon, count, delta):
+    """Kairouz, Oh and Viswanath (2015): the binomial sum is what k of them cost, exactly."""
+
+    def curve(total):
+        k = np.arange(count + 1)
+        p = binom.pmf(k, count, 1 / (1 + math.exp(-epsilon)))
+        return float(np.maximum(p * -np.expm1(total - (2 * k - count) * epsilon), 0).sum())
+
+    found = cost([Event.of_pure(epsilon, count)], delta).epsilon
+    assert found <= epsilon * count
+    assert curve(found) <= delta
+    assert curve(found * 0.99) > delta or found == pytest.approx(epsilon * count)
+
+
+def test_a_laplace_count_is_one_of_them_and_costs_no_more():
+    scale = 4.0
+    known = Event(1.0, 0.0, 30, law=Laplace().law, scale=scale, shifts=Magnitudes((1 / scale,), (1,)))
+    assert cost([known], DELTA).epsilon < cost([Event.of_pure(1 / scale, 30)], DELTA).epsilon
+
+
+def test_pure_mechanisms_and_training_have_one_total():
+    training, counts = Event(0.01, 1.0, 500), Event.of_pure(0.1, 3)
+    total, alone = cost([training, counts], DELTA), cost([training], DELTA)
+    assert alone.epsilon < total.epsilon < alone.epsilon + 0.3
+    assert rdp.divergences([counts], (16384.0,))[0] <= 0.3
+    assert cost([replace(training, group=2), replace(counts, group=2)], DELTA).epsilon > total.epsilon
+    assert counts.per("user", rows=4).pure == pytest.approx(0.4)
+    assert event_from_dict(event_to_dict(counts)) == counts
+    assert "0.1-private by themselves" in guarantee([counts, training], DELTA).proof
+    for wrong in ({"rate": 0.5}, {"multiplier": 1.0}, {"overflow": 0.1}, {"hardening": "exact"}):
+        with pytest.raises(ConfigError, match="nothing but its epsilon"):
+            replace(counts, **wrong)

@@ -23,6 +23,7 @@ from discreet import (
     FixedSize,
     Gaussian,
     Laplace,
+    Ledger,
     Logistic,
     Mechanism,
     PerLayerClip,
@@ -37,7 +38,7 @@ from discreet import (
     verify,
 )
 from discreet.accounting import cost
-from discreet.accounting.events import Magnitudes
+from discreet.accounting.events import Event, Magnitudes
 from discreet.stages.bounds.envelope import half_normal
 from discreet.stages.sensitivity import Block, Box, Envelope, Layout
 
@@ -178,6 +179,21 @@ def test_an_epoch_that_a_ledger_does_not_count_is_refused(tmp_path):
     rewritten(ledger, lambda line: line.update(participations=0) if line.get("step") == 4 else None)
     with pytest.raises(PrivacyError, match="fewer participations"):
         verify(ledger)
+
+
+def test_counts_that_are_pure_and_training_have_one_total_in_one_ledger(tmp_path):
+    book = Ledger(tmp_path / "patients.jsonl", dataset="patients", epsilon=20.0, delta=1e-5)
+    book.query("a count by age, with Laplace noise", Event.of_pure(0.25))
+    book.query("the most frequent diagnosis, by the exponential mechanism", Event.of_pure(0.5))
+    model, made = linear(), plan(Allocation(examples=12, batches=4), 8)
+    private = attach(model, made, book)
+    take_part(private, model, private.batches(identified(12)))
+    private.detach()
+    found = verify(book.path)
+    counts = [Event.of_pure(0.25), Event.of_pure(0.5)]
+    assert found.total.epsilon == pytest.approx(cost([*counts, made.event()], 1e-5).epsilon)
+    assert made.guarantee().epsilon < found.total.epsilon < made.guarantee().epsilon + 0.75
+    assert "0.5-private by themselves" in found.total.proof
 
 
 def test_the_sum_is_divided_by_a_constant_that_need_not_be_whole():

@@ -58,7 +58,7 @@ def cost(events: Sequence[Event], delta: float, tuning: "Tuning | None" = None, 
     events = _that_count(events)
     if not events:
         return Cost(0.0, "no release")
-    if tuning is None and any(p.multiplier == 0 and (p.law is None or p.scale == 0) for p in events):
+    if tuning is None and any(p.multiplier == 0 and not p.pure and (p.law is None or p.scale == 0) for p in events):
         return Cost(math.inf, "no noise, so nothing is proven")
     mixed = _mixed(events)
     if mixed is not None:

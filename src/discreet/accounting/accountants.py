@@ -106,6 +106,18 @@ class AveragedParticipation(_Quick):
         return gaussian.mixture_epsilon(*zip(*spread, strict=True), delta) if spread else math.inf
 
 
+class Sum(_Quick):
+    """The sum of the epsilons of releases of which nothing else is known."""
+
+    name = "sum of epsilons"
+
+    def covers(self, events: Sequence[Event]) -> bool:
+        return all(p.pure for p in events)
+
+    def epsilon(self, events: Sequence[Event], delta: float) -> float:
+        return math.fsum(p.steps * p.group * p.pure for p in events)
+
+
 class LossDistributions(_Quick):
     """Privacy-loss distributions of dominating pairs, composed in both directions."""
 
@@ -145,10 +157,10 @@ class Renyi(_Quick):
 
 
 RARE, CLOSED, PLAIN, AVERAGED = RareParticipation(), ClosedForm(), WithoutAmplification(), AveragedParticipation()
-LOSSES, RENYI = LossDistributions(), Renyi()
+SUM, LOSSES, RENYI = Sum(), LossDistributions(), Renyi()
 
 # in the order in which they are asked: cheap ones first, and of equals the first is named
-ACCOUNTANTS: tuple[Accountant, ...] = (RARE, CLOSED, PLAIN, AVERAGED, LOSSES, RENYI)
+ACCOUNTANTS: tuple[Accountant, ...] = (RARE, CLOSED, PLAIN, AVERAGED, SUM, LOSSES, RENYI)
 
 
 def best(events: Sequence[Event], delta: float, *, thorough: bool = True) -> tuple[float, Accountant]:

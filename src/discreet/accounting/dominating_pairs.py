@@ -17,7 +17,7 @@ from discreet.accounting import coordinate_pld as product
 from discreet.accounting.allocation import Epoch, epoch
 from discreet.accounting.events import Event, Law, Magnitudes
 from discreet.accounting.numerics import invert
-from discreet.accounting.pld_grid import Losses, Reals, mixed_loss, mixture, split, subsampled, symmetric
+from discreet.accounting.pld_grid import Losses, Reals, mixed_loss, mixture, regrid, split, subsampled, symmetric
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,8 @@ def pairs_of(event: Event) -> tuple[Pair, ...]:
         return _cut(event) if event.group == 1 else ()
     if event.law is not None and event.shifts is not None and _by_coins(event) and _hidden(event.law, event.shifts):
         return _product(event)
+    if event.pure:
+        return _pure(event.group * event.pure)
     if event.multiplier <= 0 or event.hardening == "exact":
         return ()
     rate, sigma = event.rate, event.multiplier
@@ -257,6 +259,21 @@ def _fixed_size(rate: float, sigma: float) -> tuple[Pair]:
         return symmetric(remove_losses(rate, sigma, step, tail))
 
     return (Pair(deviation(rate, sigma), lambda tail: 2 * _span(rate, sigma, tail), losses),)
+
+
+# --- nothing known but epsilon ---------------------------------------------------------------------------------------
+
+
+def _pure(epsilon: float) -> tuple[Pair, Pair]:
+    """Randomised response, which dominates every mechanism with this epsilon; both directions are alike."""
+    true = 1 / (1 + math.exp(-epsilon))
+    values, masses = np.array([-epsilon, epsilon]), np.array([1 - true, true])
+
+    def losses(step: float, tail: float) -> Losses:
+        return regrid(values, masses, 0.0, step)
+
+    pair = Pair(2 * epsilon * math.sqrt(true * (1 - true)), lambda tail: 2 * epsilon, losses)
+    return pair, pair
 
 
 # --- one batch of an epoch, drawn at random ---------------------------------------------------------------------------

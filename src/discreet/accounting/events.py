@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Protocol, get_args
 
-from discreet._check import check_int
+from discreet._check import check_int, check_positive
 from discreet.errors import ConfigError, PrivacyError
 
 ROW = "example"  # the unit of a release that hides one row of the data, whoever it belongs to
@@ -103,6 +103,7 @@ class Event:
     what is hidden: "example", a row of the data, or "user", say, with all rows. Different units' do not add up.
     `theorem` says by which one so many releases are at least as revealing as a run of more steps: "C1", a whole run as
     one release, or "C4", a round through all groups as one.
+    `pure` is that of a mechanism of which only its epsilon is known (`Event.of_pure`).
     """
 
     rate: float
@@ -120,12 +121,14 @@ class Event:
     theorem: Theorem = ""
     crowded: float = 0.0
     crowded_rate: float = 0.0
+    pure: float = 0.0
 
     def __post_init__(self) -> None:
         numbers = (
             ("rate", self.rate, 1.0),
             ("multiplier", self.multiplier, math.inf),
             ("overflow", self.overflow, 1.0),
+            ("pure", self.pure, math.inf),
             ("crowded", self.crowded, 1.0),
             ("crowded_rate", self.crowded_rate, 1.0),
         )
@@ -151,6 +154,9 @@ class Event:
                 f"an event's crowded_rate is {self.crowded_rate!r}, its scheme {self.scheme!r} and rate {self.rate!r}; "
                 "only Poisson draws are cut, and the last place of a batch is not harder to get than others."
             )
+        plain = self.multiplier == 0 and self.law is None and self.rate == 1 and self.scheme == "poisson"
+        if self.pure and not (plain and not self.overflow and not self.crowded and self.hardening == "idealised"):
+            raise ConfigError("of a pure mechanism nothing but its epsilon is known: no rate, no noise, no cap.")
         if self.scheme == "allocation":
             self._check_allocation()
         if self.theorem == "C4" and self.group > 1 and self.rate < 1:
@@ -211,6 +217,23 @@ class Event:
             crowded_rate=who.crowded_rate,
         )
 
+    @classmethod
+    def of_pure(cls, epsilon: float, steps: int = 1, *, adjacency: Adjacency = "zero-out", unit: str = ROW) -> "Event":
+        """Any mechanism that is (epsilon, 0)-private: a count with Laplace noise, a choice by exponential mechanism or
+        report-noisy-max, randomised response. Counted in a ledger (`Ledger.query`), it composes with everything else.
+
+        Args:
+            epsilon: what each of the mechanisms proves under this relation, whatever was released before.
+            steps: how many there are.
+            adjacency: the relation between data sets.
+            unit: what is hidden.
+
+        >>> from discreet.accounting import cost
+        >>> round(cost([Event.of_pure(0.1, steps=5)], 1e-6).epsilon, 6)
+        0.5
+        """
+        return cls(1.0, 0.0, steps, adjacency=adjacency, unit=unit, pure=check_positive("epsilon", epsilon))
+
     def per(self, unit: str, rows: int) -> "Event":
         """The same releases, which hide one row now, for a unit that has at most so many rows: a user, say.
 
@@ -234,7 +257,7 @@ class Event:
                 "proven; only Gaussian noise on sums of all rows is. Use a plan whose sampler takes "
                 f"{unit}s (unit={unit!r}), or count it in a ledger of its own."
             )
-        return replace(self, multiplier=self.multiplier / rows, unit=unit)
+        return replace(self, multiplier=self.multiplier / rows, pure=self.pure * rows, unit=unit)
 
 
 def merge(events: Sequence[Event]) -> list[Event]:

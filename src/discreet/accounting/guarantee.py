@@ -235,7 +235,7 @@ def guarantee(
     if any(p.adjacency == "zero-out" and p.steps for p in releases):
         stated = "zero-out"  # one release that has the number of units for public makes it so for all of them
     spent = cost(releases, delta, tuning)
-    if math.isinf(spent.epsilon) and not any(p.multiplier == 0 and p.law is None for p in releases):
+    if math.isinf(spent.epsilon) and not any(p.multiplier == 0 and p.law is None and not p.pure for p in releases):
         raise PrivacyError(
             f"nothing is proven for these releases at delta {delta:g} ({spent.accountant}): "
             f"{'; '.join(_words(p) for p in releases)}."
@@ -294,6 +294,8 @@ def _of_several_units(
 
 def _words(event: Event) -> str:
     """A event in words, with the theorems it rests on."""
+    if event.pure:
+        return f"{event.steps:,} releases that are {event.pure:.6g}-private by themselves"
     if event.law is None:
         kind = "discrete Gaussian" if event.hardening == "exact" else "Gaussian"
         what, theorems = f"{kind} releases of effective noise multiplier {event.multiplier:.6g}", ["T1", "T6"]

@@ -56,6 +56,10 @@ def _of_some(event: Event, orders: tuple[float, ...]) -> Reals:
 @lru_cache(maxsize=1024)
 def _of_one(event: Event, orders: tuple[float, ...]) -> tuple[float, ...]:
     """One release's divergences."""
+    if event.pure:  # of randomised response, which dominates
+        a, epsilon = np.asarray(orders, float), event.group * event.pure
+        growth = np.logaddexp(a * epsilon, (1 - a) * epsilon) - np.logaddexp(epsilon, 0.0)
+        return tuple(float(x) for x in np.minimum(growth / (a - 1) * (1 + 1e-9), epsilon))
     if event.hardening == "exact" and event.rate < 1:  # whole orders, and chords between them
         known = _gaussian_moments(
             event.multiplier / (event.group * (2 if event.adjacency == "replace" else 1)), moments.MOST
