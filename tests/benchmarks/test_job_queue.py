@@ -29,7 +29,9 @@ def work(case, place):
     while done < case["steps"]:
         time.sleep(0.05)
         done += 1
-        kept.write_text(str(done))
+        scratch = kept.with_suffix(".new")
+        scratch.write_text(str(done))
+        scratch.replace(kept)
         place.tell(done, case["steps"])
     return {"accuracy": 0.5, "epochs": 1.0, "examples": 10, "parameters": 5, "resumed": resumed}
 
@@ -92,9 +94,12 @@ def kept(home):
 
 
 def until(condition):
-    """Wait for what is bound to come; a test that hangs is ended by whoever runs it."""
-    while not condition():
+    """Wait for what is bound to come; looked for so often that no busy machine is too slow."""
+    for _ in range(6_000):
+        if condition():
+            return
         time.sleep(0.1)
+    raise AssertionError("it did not come")
 
 
 def test_a_killed_queue_goes_on_where_it_was_and_keeps_failures_and_commits(repository):

@@ -1,7 +1,7 @@
 """What a member of the zoo is: a name, whether it is sound, why, and how it is made. This knows nothing of discreet."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -17,8 +17,9 @@ class Case:
 
     `data` is a tuple of tensors or a map-style data set. `loss(model, batch)` gives one value for each row; what a user
     does in the loop, it does, and what a user keeps in the loop is in its closure. `augment` changes the inputs, a
-    batch's first part; `after_step(model)` runs when the weights have been updated. `double` is whether all of it runs
-    in float64.
+    batch's first part; `look(batch)` is what the loop does with a batch before it asks for its loss;
+    `after_step(model)` runs when the weights have been updated. `steps` is the most that a run has. `double` is whether
+    all of it runs in float64.
     """
 
     model: nn.Module
@@ -27,7 +28,9 @@ class Case:
     collate_fn: Callable[[list[Any]], Any] | None = None
     batch_size: int = 8
     augment: Callable[[Tensor], Tensor] | None = None
+    look: Callable[[Any], None] | None = None
     after_step: Callable[[nn.Module], None] | None = None
+    steps: int | None = None
     double: bool = True
 
     def losses(self, model: nn.Module, batch: Any) -> Tensor:
@@ -39,32 +42,39 @@ class Case:
 
 @dataclass(frozen=True)
 class Member:
-    """`why` says in a sentence why it mixes or carries state, or why it is sound. The caller of `make` seeds torch."""
+    """`why` says in a sentence why it mixes or carries state, or why it is sound. The caller of `make` seeds torch.
+
+    `often` are arguments of `make` under which what is rare is not: brute force, which takes a few small batches, sees
+    the same mixing there. The library is given the rare one.
+    """
 
     name: str
     sound: bool
     why: str
     theme: str
-    make: Callable[[], Case]
+    make: Callable[..., Case]
+    often: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
 
 REGISTERED: list[Member] = []
 
 
-def mixing(why: str) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
+def mixing(why: str, **often: Any) -> Callable[[Callable[..., Case]], Callable[..., Case]]:
     """Register a function that makes a Case in which examples are mixed or carried over."""
-    return _registering(why, sound=False)
+    return _registering(why, often, sound=False)
 
 
-def sound(why: str) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
+def sound(why: str, **often: Any) -> Callable[[Callable[..., Case]], Callable[..., Case]]:
     """Register a function that makes a Case in which each example's gradient is its own."""
-    return _registering(why, sound=True)
+    return _registering(why, often, sound=True)
 
 
-def _registering(why: str, *, sound: bool) -> Callable[[Callable[[], Case]], Callable[[], Case]]:
-    def register(make: Callable[[], Case]) -> Callable[[], Case]:
+def _registering(
+    why: str, often: Mapping[str, Any], *, sound: bool
+) -> Callable[[Callable[..., Case]], Callable[..., Case]]:
+    def register(make: Callable[..., Case]) -> Callable[..., Case]:
         theme = make.__module__.rpartition(".")[2]
-        REGISTERED.append(Member(make.__name__.replace("_", " "), sound, why, theme, make))
+        REGISTERED.append(Member(make.__name__.replace("_", " "), sound, why, theme, make, often))
         return make
 
     return register

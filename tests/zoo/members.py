@@ -6,7 +6,8 @@ from zoo.cases import REGISTERED, Member
 
 THEMES = [
     "closed", "padding", "objects", "state", "loops", "backward", "normalisation", "losses", "between",
-    "sound_networks", "sound_sequences", "sound_state", "sound_random", "sound_losses",
+    "chance", "lent",
+    "sound_networks", "sound_sequences", "sound_state", "sound_random", "sound_losses", "sound_chance",
 ]  # fmt: skip
 
 for theme in THEMES:

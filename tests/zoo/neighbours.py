@@ -55,6 +55,8 @@ class _Side:
         np.random.seed(step)
         torch.manual_seed(step)
         batch = next(self.batches)
+        if self.case.look is not None:
+            self.case.look(batch)
 
         def loss_fn(batch: Any) -> Tensor:  # probes use batches of other rows
             with nullcontext() if self.probes else RowByRow(self.script[step], step):

@@ -98,7 +98,7 @@ class _Side:
 
     def __init__(self, member: Member, seed: int) -> None:
         torch.manual_seed(seed)
-        self.case: Case = member.make()
+        self.case: Case = member.make(**member.often)
         if self.case.double:
             self.case.model.double()
         self.parameters = [p for p in self.case.model.parameters() if p.requires_grad]
@@ -123,7 +123,10 @@ class _Side:
         np.random.seed(step)
         torch.manual_seed(step)
         with RowByRow(rows, step):
-            losses = self.case.losses(self.case.model, self.batch(rows))
+            batch = self.batch(rows)
+            if self.case.look is not None:
+                self.case.look(batch)
+            losses = self.case.losses(self.case.model, batch)
         if losses.shape != (len(rows),):
             raise AssertionError(f"losses of shape {tuple(losses.shape)} for {len(rows)} rows")
         each = torch.stack([self._flat(loss) for loss in losses])

@@ -44,19 +44,22 @@ def run(member: Member, steps: int = STEPS, seed: int = 0) -> Outcome:
     plan = Plan(
         sampling=Poisson(examples=length, batch_size=case.batch_size),
         mechanism=Mechanism(Clip(1.0), Gaussian(1.0)),
-        steps=steps,
+        steps=min(steps, case.steps or steps),
         delta=1e-5,
     )
+    loss, augment = case.loss, case.augment  # the case itself leads to what the loop does, which a loss does not know
     done, private = -1, None
     try:
         private = attach(model, plan, seed=seed)
         optimizer = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.1)
 
         def loss_fn(batch: Any) -> Tensor:
-            return case.losses(model, batch)
+            return loss(model, batch if augment is None else (augment(batch[0]), *batch[1:]))
 
         for batch in private.batches(case.data, collate_fn=case.collate_fn):
             done += 1
+            if case.look is not None:
+                case.look(batch)
             private.backward(loss_fn, batch)
             optimizer.step()
             if case.after_step is not None:

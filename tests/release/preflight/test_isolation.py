@@ -1,6 +1,11 @@
 """A unit's gradient must not depend on who else is in the batch: tested with a loss that the library can call."""
 
+import datetime
+import functools
 import random
+import secrets
+import sys
+import time
 from array import array
 from collections import UserDict, deque
 from dataclasses import dataclass
@@ -767,6 +772,10 @@ def mixed_by_a_coin(draw):
         lambda x: torch.empty(()).exponential_() > 7,
         lambda x: torch.multinomial(torch.tensor([0.999, 0.001]), 1) == 1,
         lambda x: torch.rand((), generator=OWN) < 1e-3,
+        lambda x: torch.bernoulli(torch.tensor(0.999)) == 0,
+        lambda x: (torch.rand(()) < 0.2) & (torch.rand(()) > 0.8),
+        lambda x: torch.tensor(bool(torch.rand(()) < 0.2 and torch.rand(()) > 0.8)),
+        lambda x: (torch.rand(()) < 0.2).float() * (torch.rand(()) > 0.8).float() > 0,
     ],
 )
 def test_rows_that_a_rare_coin_mixes_are_found(draw):
@@ -779,6 +788,73 @@ def test_coins_that_cannot_be_held_are_not_vouched_for(draw):
     assert set(statuses(train_on_many(mixed_by_a_coin(lambda x: torch.tensor(draw() < 1e-3))), "another example")) == {
         "assumed"
     }
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda a: torch.tensor(0.3 < a.item() < 0.33),
+        lambda a: torch.tensor(0.3 < a.view(1).tolist()[0] < 0.33),
+        lambda a: torch.from_numpy(np.asarray(a.numpy() > 0.3)) & (a < 0.33),
+        lambda a: (a > 0.3) & (a < 0.33),
+        lambda a: torch.tensor(bool(0.3 < a < 0.33)),
+        lambda a: (a - 0.3).abs() < 0.01,
+    ],
+)
+def test_coins_of_the_middle_are_not_vouched_for(draw):
+    said = train_on_many(mixed_by_a_coin(lambda x: draw(torch.rand(()))))
+    assert set(statuses(said, "another example")) == {"assumed"}
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: time.time_ns() % 1000 == 0,
+        lambda: secrets.randbelow(1000) == 0,
+        lambda: datetime.datetime.now(datetime.UTC).microsecond == 7,
+        lambda: np.random.default_rng().random() < 1e-3,
+        lambda: random.Random().random() < 1e-3,
+    ],
+)
+def test_coins_by_the_clock_or_the_system_are_not_vouched_for(ask):
+    said = train_on_many(mixed_by_a_coin(lambda x: torch.tensor(ask())))
+    assert set(statuses(said, "another example")) == {"assumed"}
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda x: (torch.rand(x.shape) < 0.4) * x,
+        lambda x: x if torch.rand(()) < 0.7 else -x,
+        lambda x: x if torch.rand(()) < 0.0 else -x,  # layer dropout that is switched off
+        lambda x: torch.where(torch.rand(len(x), 1) < 1e-3, -x, x),
+        lambda x: x + F.gumbel_softmax(x, hard=True),
+        lambda x: F.dropout(F.dropout(x, 0.1), 0.2),
+        lambda x: F.normalize(F.dropout(x, 0.1), dim=1).clamp(-5, 5),
+        lambda x: torch.bernoulli(torch.full((D,), 0.8)) * x,
+        lambda x: x[:, torch.randperm(D)],
+    ],
+)
+def test_choices_by_chance_that_are_seen_on_both_sides_are_sound(draw):
+    def loss_of(model, _):
+        return lambda b: F.cross_entropy(model(draw(b[0])), b[1], reduction="none")
+
+    assert set(statuses(train_on_many(loss_of), "another example")) == {"checked"}
+
+
+def test_a_profiler_goes_on_while_isolation_is_tested():
+    calls = []
+
+    def note(frame, event, argument):
+        calls.append(event)
+
+    sys.setprofile(note)
+    try:
+        train(stack(nn.Tanh()))
+        assert sys.getprofile() is note
+    finally:
+        sys.setprofile(None)
+    assert calls
 
 
 def imputed(model):
@@ -926,6 +1002,81 @@ def test_what_a_loop_lends_the_model_for_a_step_is_not_vouched_for():
         model.spread = 1.0
     assert statuses(private.guarantee(), "another example") == ["assumed"]
     private.detach()
+
+
+temperature_of_the_script = 1.0
+
+
+class Cooled(nn.Module):
+    """Reads a global of the script, by a method and a property of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = stack()
+
+    @property
+    def temperature(self):
+        return temperature_of_the_script
+
+    def cooled(self, outputs):
+        return outputs / self.temperature
+
+    def forward(self, x):
+        return self.cooled(self.net(x))
+
+
+def test_a_global_that_a_models_forward_pass_reads_is_not_vouched_for():
+    global temperature_of_the_script
+    model = Cooled()
+    private = attach(model, plan(3), seed=1)
+    loss = cross_entropy(model)
+    for x, y in private.batches(data()):
+        temperature_of_the_script = float(x.std())
+        private.backward(loss, (x, y))
+    assert statuses(private.guarantee(), "another example") == ["assumed"]
+    assert "temperature_of_the_script" in str(private.guarantee())
+    private.detach()
+
+
+class OfStep:
+    """A batch that is known by its step's number alone."""
+
+    def __init__(self, step, x):
+        self.step, self.x = step, x
+
+    def __hash__(self):
+        return self.step
+
+    def __eq__(self, other):
+        return self.step == other.step
+
+
+@pytest.mark.parametrize("size", [1, None])
+def test_statistics_in_a_cache_of_functools_are_not_vouched_for(size):
+    step = [0]
+
+    @functools.lru_cache(maxsize=size)
+    def spread(batch):
+        return batch.x.std()
+
+    def loss_of(model, batch):
+        step[0] += 1
+        spread(OfStep(step[0], batch[0]))
+        return lambda b: F.cross_entropy(model(b[0]) / spread(OfStep(step[0], b[0])), b[1], reduction="none")
+
+    assert set(statuses(train_on_many(loss_of), "another example")) == {"assumed"}
+
+
+@functools.cache
+def scale_of(width):
+    return 1 / width
+
+
+def test_a_cache_of_constants_is_sound():
+    def loss_of(model, _):
+        return lambda b: F.cross_entropy(model(b[0]) * scale_of(b[0].shape[1]), b[1], reduction="none")
+
+    assert set(statuses(train_on_many(loss_of), "another example")) == {"checked"}
 
 
 def test_preflight_finds_standardisation_behind_a_head_that_starts_at_zero():

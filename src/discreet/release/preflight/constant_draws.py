@@ -15,11 +15,15 @@ _FAR_OUT = 8.0  # deviations, which chance does not exceed
 
 
 class ConstantDraws(TorchDispatchMode):
-    """Random numbers are constants, whatever the size that is drawn: at this place in what may be drawn."""
+    """Random numbers are constants, whatever the size that is drawn: at this place in what may be drawn.
 
-    def __init__(self, place: float = 0.5) -> None:
+    With a `bit`, draws have the other place whose number has that bit.
+    """
+
+    def __init__(self, place: float = 0.5, bit: int | None = None) -> None:
         super().__init__()
-        self._place = place
+        self._place, self._bit = place, bit
+        self._draws = 0
         self.all = True  # whether all could be held
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -39,7 +43,9 @@ class ConstantDraws(TorchDispatchMode):
             return found
         if "randperm" in name:  # every row for the next one, so that what is mixed by it shows
             return torch.arange(len(found), dtype=found.dtype, device=found.device).roll(1)
-        return found.copy_(_usual(name, given, found, self._place))
+        turned = self._bit is not None and self._draws >> self._bit & 1
+        self._draws += 1
+        return found.copy_(_usual(name, given, found, 1 - self._place if turned else self._place))
 
 
 _ORDERING = {"sort", "argsort", "topk"}
@@ -53,7 +59,8 @@ def _usual(name: str, given: Mapping[str, Any], drawn: Tensor, place: float) -> 
     """A value that may be drawn, as a function of the distribution alone: one for each place."""
     if "bernoulli" in name or "dropout" in name:
         chance = given.get("p", given.get("self"))
-        return torch.as_tensor(chance if "p" in given or "bernoulli" in name else 1.0, device=drawn.device) > 0
+        chance = torch.as_tensor(chance if "p" in given or "bernoulli" in name else 1.0, device=drawn.device)
+        return chance > 0 if place <= 0.5 else chance >= 1
     if "multinomial" in name:
         chances = given["self"]
         rare = torch.where(chances > 0, chances, math.inf).argmin(-1, keepdim=True)

@@ -15,6 +15,7 @@ import math
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -37,6 +38,7 @@ _FAINT = 1e-4  # of the longest gradient seen: one that is shorter is measured a
 _FIRST_ROWS, _FIRST_UNITS = 16, 3
 _TRIED = 12  # rows among which some with a gradient are looked for
 _LATER_ROWS, _LATER_UNITS = 8, 1
+_BITS = 3  # of the numbers of draws: eight of them are told apart
 _TOGETHER = 6  # rows whose gradients are taken one by one and together
 _WAYS = ("others exchanged", "others far away", "others copies of it")
 
@@ -131,11 +133,27 @@ class Isolation:
             with trial.perturbed(self._generator):
                 for other, asked in exchanged(rows, units, _WAYS[0]):
                     undecided = undecided or self._opened(trial, rows, other, asked)
-        for place in _EXTREMES if trial.drew(base) else ():
-            with trial.constant(place):
-                for other, asked in exchanged(rows, units, _WAYS[0]):
-                    undecided = undecided or self._opened(trial, rows, other, asked)
+        if trial.drew(base):
+            undecided = self._by_chance(trial, rows, units, undecided)
+        if base.asked and not undecided:
+            undecided = "the model or the loss asks the clock, or the system for random numbers, which no test can hold"
         return Finding(tested and not undecided, undecided, frozenset(compared), frozenset(kept))
+
+    def _by_chance(self, trial: Trial, rows: list[Any], units: list[int], undecided: str) -> str:
+        """The first test with rare random numbers: all at one end of what may be drawn, or some at the other.
+
+        Two coins differ in some bit of their numbers, so that all four of their answers come up together.
+        """
+        with trial.watched() as coins:
+            trial.run(rows, units[:1])
+            batches = list(exchanged(rows, units, _WAYS[0]))
+            for bit, place in product((None, *range(_BITS)), _EXTREMES):
+                if bit is not None and coins.draws <= 1 << bit:
+                    break
+                with trial.constant(place, bit):
+                    for other, asked in batches if bit is None else batches[-1:]:
+                        undecided = undecided or self._opened(trial, rows, other, asked)
+        return undecided or coins.unseen
 
     def _chosen(self, trial: Trial, rows: list[Any], count: int) -> list[int]:
         """The places of some rows, the last among them, with gradients that are not zero; none if there are none."""

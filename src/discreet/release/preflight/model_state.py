@@ -5,6 +5,7 @@ forward pass writes must not depend on the rows it saw.
 """
 
 import dis
+import gc
 import hashlib
 import pickle
 import random
@@ -25,11 +26,12 @@ _MOST = 100_000  # things that are looked at
 _COPIED_BYTES = 1 << 28  # of tensors and arrays that are kept as they were; of others only sums are compared
 _EXACT_BYTES = 1 << 20  # of a tensor whose every byte is compared
 # Objects of these packages are not entered, but for modules: a trainer leads to the data, the optimizer and the screen.
-_CLOSED = {"torch", "numpy", "discreet", "lightning", "pytorch_lightning", "transformers", "accelerate", "flwr"}
-_CLOSED |= {"logging", "threading", "multiprocessing", "rich", "typing", "weakref", "io", "concurrent", "asyncio"}
+CLOSED = {"torch", "numpy", "discreet", "lightning", "pytorch_lightning", "transformers", "accelerate", "flwr"}
+CLOSED |= {"logging", "threading", "multiprocessing", "rich", "typing", "weakref", "io", "concurrent", "asyncio"}
 
 _MISSING = object()
 _PLAIN = (int, float, complex, str, bytes, bool, np.generic, type(None))
+_CACHED = type(cache(lambda: 0))  # what functools.cache and lru_cache make of a function
 
 
 class Snapshot:
@@ -218,13 +220,43 @@ def _children(value: Any) -> Sequence[tuple[str, Any]]:
             except ValueError:  # an empty cell
                 continue
         return [*inside, ("defaults", value.__defaults__), *_named(value).items()]
-    return list(_attributes(value)) if _opened(value) else ()
+    if isinstance(value, _CACHED):
+        return ("function", value.__wrapped__), *((f"cached{place}", held) for place, held in enumerate(_cached(value)))
+    if not _opened(value):
+        return ()
+    return [*_attributes(value), *(_forward(type(value)).items() if isinstance(value, nn.Module) else ())]
+
+
+def _cached(function: Any) -> list[Any]:
+    """What a cache holds: its keys and results."""
+    held = [value for value in gc.get_referents(function) if not isinstance(value, type)]
+    without = {id(function.__wrapped__), id(vars(function))}
+    found = (list(value.values()) if type(value) is dict else [value] for value in held if id(value) not in without)
+    return [value for some in found for value in some]
+
+
+def _forward(kind: type) -> dict[str, Any]:
+    """The functions of a module's class that its forward pass is made of: itself and what it names, and so on."""
+    found: dict[str, Any] = {}
+    waiting = ["forward"]
+    while waiting:
+        name = waiting.pop()
+        if name in found:
+            continue
+        written: Any = next((vars(k)[name] for k in kind.__mro__ if name in vars(k)), None)
+        written = getattr(written, "__func__", getattr(written, "fget", written))  # of static methods, of properties
+        function = getattr(written, "__wrapped__", written) if isinstance(written, _CACHED) else written
+        if not isinstance(function, types.FunctionType) or (function.__module__ or "").partition(".")[0] in CLOSED:
+            continue
+        found[name] = written
+        waiting += function.__code__.co_names
+    return found
 
 
 def _named(function: types.FunctionType) -> dict[str, Any]:
     """The globals that a function's code has the names of; of other functions those of the same file."""
     home, defined = function.__module__ or "", function.__globals__
-    if home.partition(".")[0] in _CLOSED:
+    if home.partition(".")[0] in CLOSED:
         return {}
     found = {name: defined[name] for name in _names(function.__code__) if name in defined}
     return {
@@ -251,7 +283,7 @@ def _opened(value: Any) -> bool:
     home = module.partition(".")[0]
     if module.startswith(("torch.distributions", "transformers.cache_utils")):
         return True
-    return home not in _CLOSED and home not in ("builtins", "array")
+    return home not in CLOSED and home not in ("builtins", "array")
 
 
 def _attributes(value: Any) -> Iterator[tuple[str, Any]]:

@@ -13,6 +13,8 @@ from torch.utils._pytree import tree_flatten, tree_map
 from discreet.errors import PrivacyError
 from discreet.release.batching import Collate
 from discreet.release.loss_function import LossFn
+from discreet.release.preflight.clocks import Clocks
+from discreet.release.preflight.coins import Coins
 from discreet.release.preflight.constant_draws import ConstantDraws
 from discreet.release.preflight.model_state import Random, Snapshot, differing, grown
 
@@ -31,6 +33,7 @@ class TrialRun:
     held: bool = True  # whether all random numbers were held constant
     random: Random | None = None  # where the generators stood afterwards
     together: Tensor | None = None  # the gradient of all losses' sum, if it was asked for
+    asked: bool = False  # whether the clock or the system's random numbers were asked, where the state was
 
 
 class Trial:
@@ -45,7 +48,8 @@ class Trial:
         self._weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self._change: Callable[[Tensor], Tensor] | None = None
         self._perturbed: dict[int, Tensor] = {}
-        self._holding: float | None = None
+        self._holding: tuple[float, int | None] | None = None
+        self._coins: Coins | None = None
         self._exact = False
         modules = list(model.modules())
         self._own: list[tuple[dict[str, Any], dict[str, Any]]] = [
@@ -84,7 +88,7 @@ class Trial:
         """The gradient of the losses' sum, each times its share; None where one is not finite."""
         self._restore()
         weights = self._swapped()
-        holding = None if self._holding is None else ConstantDraws(self._holding)
+        holding = None if self._holding is None else ConstantDraws(*self._holding)
         try:
             with torch.enable_grad(), holding or nullcontext():
                 losses = self._losses(rows)
@@ -122,9 +126,11 @@ class Trial:
 
     def _run(self, rows: list[Any], units: list[int], state: bool, together: bool = False) -> TrialRun:
         weights = self._swapped()
-        holding = None if self._holding is None else ConstantDraws(self._holding)
+        holding = None if self._holding is None else ConstantDraws(*self._holding)
+        watching = nullcontext() if self._coins is None else self._coins.run()
+        clocks = Clocks()
         try:
-            with torch.enable_grad(), holding or nullcontext():
+            with torch.enable_grad(), holding or nullcontext(), watching, clocks if state else nullcontext():
                 losses = self._losses(rows)
                 gradients = [self._gradient(losses[unit], weights) for unit in units]
                 total = self._gradient(losses.sum(), weights) if together else None
@@ -135,7 +141,8 @@ class Trial:
         others = not self._random.same(torch_too=False) or self._snapshot.drew(torch_too=False)
         held = holding is None or (holding.all and not others)
         finite = bool(losses.detach().isfinite().all())
-        return TrialRun(gradients, finite, self._snapshot.contents() if state else {}, held, Random(), total)
+        kept = self._snapshot.contents() if state else {}
+        return TrialRun(gradients, finite, kept, held, Random(), total, clocks.asked)
 
     def _losses(self, rows: list[Any]) -> Tensor:
         batch = self._collate(list(rows))
@@ -182,14 +189,26 @@ class Trial:
             self._exact = False
 
     @contextmanager
-    def constant(self, place: float | None = None) -> Generator[None]:
-        """Random numbers are constants: at this place in what may be drawn, or as they were held, or in the middle."""
+    def constant(self, place: float | None = None, bit: int | None = None) -> Generator[None]:
+        """Random numbers are constants: at this place in what may be drawn, or as they were held, or in the middle.
+
+        With a `bit`, every draw whose number has it is at the opposite place.
+        """
         before = self._holding
-        self._holding = place if place is not None else 0.5 if before is None else before
+        self._holding = (place, bit) if place is not None else before or (0.5, None)
         try:
             yield
         finally:
             self._holding = before
+
+    @contextmanager
+    def watched(self) -> Generator[Coins]:
+        """What random numbers decide is noted."""
+        self._coins = Coins()
+        try:
+            yield self._coins
+        finally:
+            self._coins = None
 
     def _swapped(self) -> list[Tensor]:
         """Put other weights in the place of the model's, where that is asked for; what gradients are taken of."""
