@@ -17,7 +17,8 @@ from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger import LedgerState, Run, read, same_rows, steps_in_a_pass, together, totals
 from discreet.ledger.chain import OLD
 from discreet.ledger.reading import counted_as_torn, has_hash
-from discreet.stages.plan import Plan, guarantee_of, known_stages
+from discreet.stages.conditions import guarantee_of
+from discreet.stages.plan import Plan, known_stages
 from discreet.stages.sensitivity import Layout
 
 IDENTITY = "run.json"  # of a run's folder: which run of a ledger it holds

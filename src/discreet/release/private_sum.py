@@ -24,12 +24,13 @@ from discreet.release.draws import checked_draw
 from discreet.release.plan_checks import check_contract, check_exact_noise, check_shares
 from discreet.release.preflight.exactness import check_bound, check_rows
 from discreet.release.saved_state import check_counts, check_stages
-from discreet.release.sums import FloatSums, ShardedSums, Sums, WholeSums
+from discreet.release.sums import FloatSums, ShardedSums, Sums, WholeSums, float_sums
 from discreet.release.weights import all_finite, each_once, joined, total, without_nan
 from discreet.stages.attendance import Attendance
+from discreet.stages.conditions import guarantee_of
 from discreet.stages.denoise import Added
 from discreet.stages.noise.random import KeyTree
-from discreet.stages.plan import Plan, guarantee_of
+from discreet.stages.plan import Plan
 from discreet.stages.sensitivity import Contract, Layout, asked
 
 
@@ -80,7 +81,12 @@ class PrivateSum:
         self._process = os.getpid()
         self._checked = not probe  # whether contributions were held against the contract, one by one
         try:
-            self._sums = self._make_sums()
+            contract = self.bound.contract(self.layout, self.state)
+            self._asked: list[str] = []
+            if plan.mechanism.hardening == "exact":
+                self._sums: Sums = WholeSums(parameters, contract)
+            else:
+                self._sums, self._asked = float_sums(parameters, contract, shards, ranks)
             # whether units can be added a few at a time, with only some of their parameters' gradients
             self.takes_turns = isinstance(self._sums, FloatSums)
             self._check_budget()
@@ -92,25 +98,6 @@ class PrivateSum:
         except BaseException:
             self._ledger.close()
             raise
-
-    def _make_sums(self) -> Sums:
-        """Where the bounded sums are kept: of the gradients, and of what the bound asks beside them."""
-        contract = self.bound.contract(self.layout, self.state)
-        if self.plan.mechanism.hardening == "exact":
-            self._asked: list[str] = []
-            return WholeSums(self._parameters, contract)
-        like: dict[str, Tensor] = dict(self._parameters)
-        first = next(iter(self._parameters.values()))
-        more: dict[str, Tensor] = {}
-        for block in asked(contract):
-            size, rest = divmod(block.size, len(block.members))
-            if rest:
-                raise ConfigError(f"a question of size {block.size} has {len(block.members)} members of unequal size.")
-            more.update({name: first.new_zeros(size) for name in block.members})
-        self._asked = list(more)
-        if self._shards is not None:
-            return ShardedSums(self._parameters, self._shards, more, self.ranks)
-        return FloatSums({name: t.detach() for name, t in (like | more).items()})
 
     # --- steps ---------------------------------------------------------------------------------------------------
 
@@ -266,9 +253,9 @@ class PrivateSum:
         `rests_on` is what is known by now of how releases are made, and `notes` what the step's line in the ledger says
         of this one.
         """
-        step, ranks = self._ledger.released, self.ranks
         if self.remaining == 0:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
+        step, ranks = self._ledger.released, self.ranks
         factor = self.plan.noise_factor(step)
         purpose = f"noise of rank {ranks.rank}" if ranks.noise_shares else "noise"
         if self._shards is not None:

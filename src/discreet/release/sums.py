@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from discreet.distributed.ranks import Ranks
-from discreet.errors import PrivacyError
+from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients import UnitGradients
 from discreet.gradients.forms import parts, sum_dtype
 from discreet.stages.mechanism import Noise, NoiseMemory
 from discreet.stages.noise.discrete import discrete_gaussian
 from discreet.stages.noise.random import SecureStream
-from discreet.stages.sensitivity import GRID, Contract
+from discreet.stages.sensitivity import GRID, Contract, asked
 
 Columns = Mapping[str, tuple[int, int]]
 
@@ -296,3 +296,19 @@ class WholeSums:
             name: (t.double() * steps[name]).mul_(factor).view(self._like[name].shape).to(self._like[name].device)
             for name, t in noisy.items()
         }
+
+
+def float_sums(
+    parameters: Mapping[str, Tensor], contract: Contract, shards: Mapping[str, Tensor] | None, ranks: Ranks
+) -> tuple[Sums, list[str]]:
+    """Where bounded sums are kept: of the gradients, and of what the bound asks beside them, with the names of that."""
+    first = next(iter(parameters.values()))
+    more: dict[str, Tensor] = {}
+    for block in asked(contract):
+        size, rest = divmod(block.size, len(block.members))
+        if rest:
+            raise ConfigError(f"a question of size {block.size} has {len(block.members)} members of unequal size.")
+        more.update({name: first.new_zeros(size) for name in block.members})
+    if shards is not None:
+        return ShardedSums(parameters, shards, more, ranks), list(more)
+    return FloatSums({name: t.detach() for name, t in (dict(parameters) | more).items()}), list(more)

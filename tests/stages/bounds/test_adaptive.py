@@ -100,7 +100,7 @@ def test_ten_tensors_in_the_papers_form_prove_480_where_summed_moments_claim_20(
         delta=50_000**-1.1,
     )
     assert made.guarantee().epsilon == pytest.approx(480, abs=1)
-    from discreet.stages.plan import guarantee_of
+    from discreet.stages.conditions import guarantee_of
 
     (claim,) = guarantee_of(made, TEN, made.events(TEN)).claims
     assert claim.epsilon == pytest.approx(19.45, abs=0.02)  # 20.05 by whole orders up to 32, as the paper has it

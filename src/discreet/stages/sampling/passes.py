@@ -1,0 +1,172 @@
+"""Passes over the data: in a random order, at random places, or batch by batch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from discreet._check import check_int
+from discreet.accounting.events import Adjacency, Participation
+from discreet.errors import ConfigError
+from discreet.stages.sampling.sizes import OfPublicSize, check_length, check_sizes, check_words
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+    from discreet.stages.noise.random import SecureStream
+
+    Indices = npt.NDArray[np.intp]
+    Streams = Callable[[int], SecureStream]
+
+
+@dataclass(frozen=True)
+class Shuffled(OfPublicSize):
+    """Passes over the data in a random order, `batch_size` examples at a time: what ordinary loaders do.
+
+    Nothing is proven to be gained by the order (T7 of docs/theory.md): an example takes part once in each pass, and
+    that is what is counted. Expect a far larger epsilon than with Poisson. `Allocation` is an epoch in which everybody
+    is seen once, too, and costs no more than Poisson in most cases: use it instead.
+    """
+
+    adjacency: Adjacency = "zero-out"
+    unit: str = "example"
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        check_words(self, "zero-out", "replace")
+
+    @property
+    def steps_in_a_pass(self) -> int:
+        return -(-self.examples // self.batch_size)
+
+    def contract(self) -> Participation:
+        return Participation(1.0, self.adjacency, self.unit)
+
+    def participations(self, steps: int) -> int:
+        """Passes that were begun."""
+        return -(-steps // self.steps_in_a_pass)
+
+    def steps_for(self, epochs: float) -> int:
+        return round(epochs * self.steps_in_a_pass)
+
+    def epochs_in(self, steps: int) -> float:
+        return steps / self.steps_in_a_pass
+
+    def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
+        """The next examples of this pass's order; passes are counted from the step at which this process `begun`."""
+        import numpy as np
+
+        passes, place = divmod(step - origin_step, self.steps_in_a_pass)
+        order = streams(origin_step + passes * self.steps_in_a_pass).permutation(length)
+        return np.sort(order[place * self.batch_size : (place + 1) * self.batch_size])
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """Epochs of `batches` steps: each example is in exactly one batch of every epoch, which it picks at random.
+
+    It feels like a shuffled loader, and costs about what Poisson does, often less (C7 of docs/theory-correlated.md).
+    Examples pick independently and secretly, anew in each epoch, so that batches differ in size and may be empty: the
+    sum is divided by the constant N / batches. (A permutation that is cut into equal parts is not covered by the
+    proof.) An epoch that has begun is charged whole: after a crash the next step begins a new one, with a new draw, and
+    steps that the plan's epochs then have no room for are lost.
+
+    Args:
+        examples: their number, which is public (zero-out adjacency).
+        batches: how many steps one epoch has.
+        unit: what the data holds one of for each index.
+
+    >>> sampler = Allocation(examples=60_000, batches=234)
+    >>> round(sampler.batch_size, 2), sampler.steps_for(epochs=60)
+    (256.41, 14040)
+    """
+
+    examples: int
+    batches: int
+    unit: str = "example"
+
+    def __post_init__(self) -> None:
+        check_int("Allocation's examples", self.examples, least=1)
+        check_int("Allocation's batches", self.batches, least=1)
+        if self.batches > self.examples:
+            raise ConfigError(
+                f"Allocation's batches are {self.batches}, more than the {self.examples} {self.unit}s; the most is "
+                f"{self.examples} (one {self.unit} in each, on average)."
+            )
+        check_words(self)
+
+    @property
+    def batch_size(self) -> float:
+        """N / batches, how many examples a batch has on average: the public constant that sums are divided by."""
+        whole, rest = divmod(self.examples, self.batches)
+        return self.examples / self.batches if rest else whole
+
+    def contract(self) -> Participation:
+        return Participation(1 / self.batches, "zero-out", self.unit, "allocation")
+
+    def participations(self, steps: int) -> int:
+        """Epochs that were begun."""
+        return -(-steps // self.batches)
+
+    def steps_for(self, epochs: float) -> int:
+        return round(epochs * self.batches)
+
+    def epochs_in(self, steps: int) -> float:
+        return steps / self.batches
+
+    def with_batch_size(self, batch_size: float) -> Self:
+        """The same data in as many batches as have about this size."""
+        return replace(self, batches=max(1, round(self.examples / batch_size)))
+
+    @property
+    def largest_batch_size(self) -> int:
+        """The batch size at which every example takes part in every step."""
+        return self.examples
+
+    def check_length(self, length: int) -> None:
+        """Raise unless data of this length may be drawn from."""
+        check_length(self.examples, length)
+
+    def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
+        """Those who picked this batch of the epoch; epochs are counted from the step at which this process began."""
+        epochs, batch = divmod(step - origin_step, self.batches)
+        picked = streams(origin_step + epochs * self.batches).below(self.batches, length)
+        return (picked == batch).nonzero()[0]
+
+
+@dataclass(frozen=True)
+class FixedBatches(OfPublicSize):
+    """The data is cut once into batches, by position; each step takes one of them at random (paper 000's sampling).
+
+    Which batch ran can be seen from its sum, so epsilon gains nothing from the choice (T7 of docs/theory.md); only the
+    number of times an example takes part is random.
+    """
+
+    adjacency: Adjacency = "zero-out"
+    unit: str = "example"
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        check_words(self, "zero-out", "replace")
+
+    @property
+    def number(self) -> int:
+        return -(-self.examples // self.batch_size)
+
+    def contract(self) -> Participation:
+        return Participation(1 / self.number, self.adjacency, self.unit, "fixed-batches")
+
+    def participations(self, steps: int) -> int:
+        return steps
+
+    def steps_for(self, epochs: float) -> int:
+        return round(epochs * self.number)
+
+    def epochs_in(self, steps: int) -> float:
+        return steps / self.number
+
+    def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
+        """Every `number`-th example, from a random start."""
+        import numpy as np
+
+        return np.arange(int(streams(step).below(self.number, 1)[0]), length, self.number)
