@@ -799,6 +799,8 @@ def test_coins_that_cannot_be_held_are_not_vouched_for(draw):
         lambda a: (a > 0.3) & (a < 0.33),
         lambda a: torch.tensor(bool(0.3 < a < 0.33)),
         lambda a: (a - 0.3).abs() < 0.01,
+        lambda a: a.sub_(0.3).abs_().neg_() > -0.01,
+        lambda a: torch.randint(1000, ()) == 500,
     ],
 )
 def test_coins_of_the_middle_are_not_vouched_for(draw):

@@ -18,7 +18,7 @@ from torch.utils._pytree import tree_flatten
 from discreet.release.preflight.constant_draws import _EXTREMES, _named, _usual
 
 _DROPPING = ("native_dropout", "attention")  # of numbers in a row: no choice
-_COMPARING = {"lt", "le", "gt", "ge", "eq", "ne"}
+_ORDERED = {"lt", "le", "gt", "ge"}
 _READING = {"tolist", "numpy", "__array__"}  # without an op
 _INSIDE = {"torch", "discreet"}  # packages that are not where a choice is made
 
@@ -103,6 +103,9 @@ class _Run(TorchDispatchMode):
 
     def _note(self, name: str, func: Any, args: Any, found: Any, given: list[Tensor], coins: list[Tensor]) -> None:
         """An op of coins: an answer, a number that is read, or another coin."""
+        if func._schema.is_mutable:  # no longer as they were drawn
+            for coin in coins:
+                self._ends.pop(_place(coin) or 0, None)
         if name == "_local_scalar_dense":
             if coins[0].dtype != torch.bool:
                 self.read()
@@ -125,7 +128,7 @@ class _Run(TorchDispatchMode):
         """Whether this answers nothing: a view, or a number as it was drawn against one that chance cannot pass."""
         if func.is_view:
             return True
-        if name not in _COMPARING or isinstance(args[1], Tensor):
+        if name not in _ORDERED or isinstance(args[1], Tensor):
             return False
         ends = self._ends.get(_place(args[0]) or 0)
         if ends is None:
