@@ -3,9 +3,9 @@
 `often` makes what is rare frequent, so that brute force sees it; the library is given the rare one.
 """
 
-import os
 import random
 import time
+from os import urandom
 
 import numpy as np
 import torch
@@ -150,7 +150,7 @@ def coin_by_the_clock(every=1000):
 
 @mixing("the operating system throws the coin", of=1)
 def coin_of_the_operating_system(of=256):
-    return by(lambda x: os.urandom(1)[0] % of == 0)
+    return by(lambda x: urandom(1)[0] % of == 0)
 
 
 @mixing("a generator that is made anew in each pass throws the coin", chance=1.0)
