@@ -7,7 +7,7 @@ from functools import cache
 import torch
 
 from discreet import _storage as storage
-from discreet import accounting
+from discreet.accounting import hops
 from discreet.ledger.verification import verify
 from discreet.runs.config import from_dict
 from discreet.runs.outcome import read_end
@@ -141,15 +141,15 @@ class Kind:
 @cache
 def remember_costs():
     """Have what plans cost computed once for all forks: it is not what is tested here."""
-    cost, known = accounting._cost, {}
+    cost, known = hops.with_overflow, {}
 
-    def remembered(events, delta, direct):
-        key = tuple(events), delta, direct
+    def remembered(events, delta, thorough):
+        key = tuple(events), delta, thorough
         if key not in known:
-            known[key] = cost(events, delta, direct)
+            known[key] = cost(events, delta, thorough)
         return known[key]
 
-    accounting._cost = remembered
+    hops.with_overflow = remembered
 
 
 def warm(kind, place):

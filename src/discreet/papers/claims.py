@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from discreet import ConfigError, StudentT
-from discreet.accounting import cost, figures, rdp
+from discreet.accounting import cost, epsilon_by_accountant, rdp
 from discreet.accounting.events import Event, Law, Magnitudes, Verdict
 from discreet.accounting.guarantee import Claim
 from discreet.stages.bounds.certificate import belu_certificate
@@ -76,7 +76,7 @@ def rows(paper: str) -> list[Row]:
 
 def compute(row: Row) -> Computed:
     """The figures of one row."""
-    epsilons = figures(row.accounted, row.delta)
+    epsilons = epsilon_by_accountant(row.accounted, row.delta)
     losses = cost(row.accounted, row.delta).epsilon
     proven = cost(row.written, row.delta).epsilon if row.written else losses
     return Computed(

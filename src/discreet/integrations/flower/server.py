@@ -96,10 +96,11 @@ class Federation:
             roster.admit(node, announcement)
         model, number = self.rounds.model, self.rounds.released
         shapes = {name: tuple(p.shape) for name, p in trainable(model).items()}
-        there = None
         if hasattr(self.rounds.plan.sampling, "attend"):  # who is there takes part
             there = [user for user in range(roster.population) if roster.node(user) is not None]
-        cohort = self.rounds.draw(available=there)
+            cohort = self.rounds.draw(available=there)
+        else:
+            cohort = self.rounds.draw()
         weights = ArrayRecord({name: to_array(tensor) for name, tensor in state_of(model).items()})
         post = _Post(grid)
         for user in cohort:

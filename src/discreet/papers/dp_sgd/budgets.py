@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from discreet import Poisson, Shuffled
-from discreet.accounting import cost, figures
+from discreet.accounting import cost, epsilon_by_accountant
 from discreet.accounting.events import Event
 from discreet.accounting.guarantee import round_up
 from discreet.models import build
@@ -208,7 +208,9 @@ def _growth_run(case: Case, place: Place) -> Measured:
     for epoch in range(1, case["epochs"] + 1):
         steps = sampling.steps_for(epoch)
         event = Event.of(sampling.contract(), query, sampling.participations(steps))
-        curve.append([epoch, cost([event], DELTA).epsilon, figures([event], DELTA)["Rényi, Mironov's conversion"]])
+        curve.append(
+            [epoch, cost([event], DELTA).epsilon, epsilon_by_accountant([event], DELTA)["Rényi, Mironov's conversion"]]
+        )
         place.tell(epoch, case["epochs"])
     return {"epsilon": curve[-1][1], "claimed": curve[-1][2], "delta": DELTA, "curve": curve}
 
