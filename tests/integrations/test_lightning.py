@@ -108,7 +108,7 @@ def test_isolation_is_tested_over_several_passes_with_a_collate_of_ones_own(rows
     lightning.fit(Module(), privacy.loader(rows, collate_fn=collate))
     assert lightning.current_epoch == 3
     found = {c.status for c in privacy.guarantee().conditions if "another example" in c.text or "handed out" in c.text}
-    assert found == {"checked"}
+    assert found == {"checked"}, privacy.private.evidence
 
 
 def test_a_collate_that_mixes_is_found():
