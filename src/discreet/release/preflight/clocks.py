@@ -1,6 +1,7 @@
 """Numbers from outside of a run: the clock, and the system's own random numbers. No test can hold them."""
 
 import datetime
+import gc
 import os
 import random
 import sys
@@ -21,11 +22,13 @@ class Clocks:
 
     def __init__(self) -> None:
         self.asked = False
-        self._watching = False
+        self._watching = self._collects = False
 
     def __enter__(self) -> "Clocks":
         self._watching = sys.getprofile() is None  # another profiler goes on
         if self._watching:
+            self._collects = gc.isenabled()
+            gc.disable()  # what others have done when garbage is collected may ask the clock, and is not the run's
             sys.setprofile(self._note)
         return self
 
@@ -34,6 +37,8 @@ class Clocks:
     ) -> None:
         if self._watching:
             sys.setprofile(None)
+            if self._collects:
+                gc.enable()
 
     def _note(self, frame: FrameType, event: str, argument: Any) -> None:
         if event != "c_call" or self.asked or not _is_outside(argument):
