@@ -19,7 +19,7 @@ _NAMED = 16  # a picture has no room for the names of more; they are in its CSV,
 def can_picture() -> bool:
     """Whether matplotlib is there."""
     try:
-        from matplotlib.figure import Figure  # noqa: F401
+        from matplotlib.figure import Figure  # noqa: F401 - it is only asked whether it is there
     except ImportError:
         return False
     return True

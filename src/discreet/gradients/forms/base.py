@@ -161,7 +161,7 @@ class PerExampleGrad(ABC):
 
         The whole form answers for all units, at any time; that only takes longer.
         """
-        raise NotImplementedError
+        raise TypeError(f"{type(self).__name__} is not taken in chunks.")
 
     def take_total(self) -> Tensor | None:
         """What chunks have added up without adding it to the sum, if anything."""

@@ -167,5 +167,5 @@ def _place(value: Tensor) -> int | None:
     """Where a tensor's values are stored; nothing where it has no storage of its own."""
     try:
         return value.untyped_storage()._cdata
-    except (RuntimeError, NotImplementedError):
+    except RuntimeError:
         return None
