@@ -5,7 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 INPUTS := pyproject.toml constraints.txt
 
-.PHONY: demo test quick lint types docs wheel soak benchmark clean
+# what is imported is compiled once, not anew in every process of a test
+test quick soak soak-ascii soak-busy: export PYTHONDONTWRITEBYTECODE =
+
+.PHONY: demo test quick lint types docs wheel soak soak-ascii soak-busy benchmark clean
 
 demo: $(VENV)/.demo
 	$(BIN)/discreet demo
@@ -31,8 +34,18 @@ wheel: $(BIN)/python
 	rm -rf dist
 	$(BIN)/python -m build --outdir dist
 
+# more of everything; then all tests in the C locale, whose terminals have no letters but ASCII; then on a busy machine
 soak: $(VENV)/.test
-	DISCREET_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2
+	DISCREET_SOAK=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+	$(MAKE) soak-ascii soak-busy
+
+ASCII := LC_ALL=C PYTHONUTF8=0 PYTHONCOERCECLOCALE=0 PYTHONIOENCODING=ascii
+
+soak-ascii: $(VENV)/.test
+	$(ASCII) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist worksteal
+
+soak-busy: $(VENV)/.test
+	$(BIN)/python tests/busy.py 4 $(BIN)/python -m pytest -n 2 --dist worksteal
 
 benchmark: $(VENV)/.benchmark
 	$(BIN)/python benchmarks/speed.py

@@ -9,7 +9,8 @@
     python benchmarks/job_queue.py list        all jobs in their order
     python benchmarks/job_queue.py retry       forget failures
 
---home, or $DISCREET_QUEUE, is where it lives (~/.cache/discreet-queue if neither is given):
+`start --group NAME` takes up jobs of one group alone. --home, or $DISCREET_QUEUE, is where it lives
+(~/.cache/discreet-queue if neither is given):
 
     clones/COMMIT/    the code that runs      measured/      results, a line each as they come
     pinned            the commit for new jobs jobs/KEY/      checkpoints of what has begun, and its commit
@@ -49,6 +50,11 @@ class Home:
     def pinned(self):
         """The commit that new jobs run from."""
         return (self / "pinned").read_text().strip()
+
+    def takes(self, job):
+        """Whether a job is of the group that `start` was told of, if it was told of one."""
+        file = self / "group"
+        return not file.is_file() or job.group == file.read_text()
 
     def clone(self, commit):
         """The folder of a commit's code, made if it is not there."""
@@ -123,10 +129,9 @@ def work(home, commit, only=None):
     from jobs import all_jobs
 
     torch.set_num_threads(1)
-    jobs = all_jobs()
     while True:
         done, failed = home.done(), home.failed()
-        waiting = [job for job in jobs if job.key not in done and job.key not in failed]
+        waiting = [job for job in all_jobs(done) if job.key not in done and job.key not in failed and home.takes(job)]
         if only is not None:
             waiting = [job for job in waiting if job.key == only]
         elif home.pinned != commit:
@@ -211,9 +216,13 @@ def say(words):
 # --- commands --------------------------------------------------------------------------------------------------------
 
 
-def start(home):
-    """Pin HEAD, and begin to work unless somebody does."""
+def start(home, group=None):
+    """Pin HEAD, and begin to work unless somebody does: on jobs of one group, or on all."""
     home.path.mkdir(parents=True, exist_ok=True)
+    if group is None:
+        (home / "group").unlink(missing_ok=True)
+    else:
+        (home / "group").write_text(group)
     commit = subprocess.run(["git", "-C", str(REPO), "rev-parse", "HEAD"], check=True, capture_output=True, text=True)
     commit = commit.stdout.strip()
     (home / "source").write_text(str(REPO))
@@ -274,7 +283,8 @@ def status(home):
     """What is done, running, failed and left."""
     from jobs import all_jobs
 
-    done, failed, jobs = home.done(), home.failed(), all_jobs()
+    done, failed = home.done(), home.failed()
+    jobs = all_jobs(done)
     pid = home.worker()
     how = "nobody works" if pid is None else f"worker {pid} {'is paused' if _state_of(pid) == 'T' else 'works'}"
     print(f"{how}; pinned is {home.pinned[:10] if (home / 'pinned').is_file() else 'nothing'}.")
@@ -319,7 +329,7 @@ def show(home):
     from jobs import all_jobs
 
     done, failed = home.done(), home.failed()
-    for job in all_jobs():
+    for job in all_jobs(done):
         mark = "done" if job.key in done else "failed" if job.key in failed else ""
         print(f"{job.priority:>7g} {job.estimate:>8,.0f} s {mark:<6} {job.name}")
 
@@ -327,6 +337,7 @@ def show(home):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--home", type=Path, default=os.environ.get("DISCREET_QUEUE", "~/.cache/discreet-queue"))
+    parser.add_argument("--group", help="start: only jobs of this group")
     parser.add_argument("--measured", type=Path, default=REPO / "benchmarks" / "measured", help="where collect writes")
     commands = ("start", "status", "pause", "resume", "stop", "collect", "list", "retry", "work")
     parser.add_argument("command", choices=commands)
@@ -344,8 +355,10 @@ def main():
         collect(home, arguments.measured)
     elif arguments.command == "retry":
         (home / "failed.jsonl").unlink(missing_ok=True)
+    elif arguments.command == "start":
+        start(home, arguments.group)
     else:
-        {"start": start, "status": status, "stop": stop, "list": show}[arguments.command](home)
+        {"status": status, "stop": stop, "list": show}[arguments.command](home)
 
 
 if __name__ == "__main__":

@@ -78,7 +78,7 @@ def table(head, rows):
 
 def spent(results):
     """What was spent on each paper, what is left in the queue, and how much of its own compute each statement has."""
-    jobs, rows, totals = all_jobs(), [], [0.0, 0.0]
+    jobs, rows, totals = all_jobs({}), [], [0.0, 0.0]
     for number in papers.FILES:
         hours, shares, decided, done = 0.0, [], 0, set()
         for experiment, found, size, _ in measured(number, results):

@@ -1,9 +1,11 @@
 """What was tried to break runs, and what came of it: the table of docs/reliability.md.
 
 python benchmarks/reliability.py [--sample N] [--each N] [--workers 2] [--page docs/reliability.md]
+DISCREET_VERDICTS=verdicts make soak, and then: python benchmarks/reliability.py --verdicts verdicts [--page ...]
 
-Runs of every kind are broken at every file operation (tests/break_runs.py); --sample takes so many deaths of each kind
-of run, and a fifth as many of second deaths and of refused operations. The page's table is replaced between its marks.
+Runs of every kind are broken at every file operation (tests/break_runs.py); --sample takes so many deaths of each
+kind, and half as many of second deaths and of refused operations. `make soak` does the same: its verdicts need not
+be made again. The page's table is replaced between its marks.
 """
 
 import argparse
@@ -43,12 +45,29 @@ def carried_out(kind, fault, given):
     command = [sys.executable, str(ROOT / "tests" / "break_runs.py"), "--kinds", kind, "--faults", fault]
     command += ["--each", str(given.each)]
     if given.sample is not None and fault in ("deaths", "again", "refusals"):
-        command += ["--sample", str(given.sample if fault == "deaths" else -(-given.sample // 5))]
+        command += ["--sample", str(given.sample if fault == "deaths" else -(-given.sample // 2))]
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=environment, check=True)
     verdicts = [json.loads(line) for line in found.stdout.splitlines()]
     sys.stderr.write(f"{kind}, {fault}: {len(verdicts)}\n")
     return verdicts
+
+
+def everything(given):
+    """All verdicts, made now or taken from where `make soak` kept them, and the words for how."""
+    at = f"{time.strftime('%Y-%m-%d')}, {platform.machine()}"
+    if given.verdicts is not None:
+        files = sorted(given.verdicts.glob("*.jsonl"))
+        verdicts = [json.loads(line) for file in files for line in file.read_text().splitlines()]
+        at = f"{time.strftime('%Y-%m-%d', time.localtime(max(f.stat().st_mtime for f in files)))}, {platform.machine()}"
+        return verdicts, f"`DISCREET_VERDICTS=verdicts make soak`, {at}."
+    start, todo = time.perf_counter(), [(kind, fault) for fault in FAULTS for kind in KINDS]
+    with ThreadPoolExecutor(given.workers) as pool:
+        found = list(pool.map(lambda one: carried_out(*one, given), todo))
+    sampled = "" if given.sample is None else f" --sample {given.sample}"
+    minutes = (time.perf_counter() - start) / 60
+    words = f"`python benchmarks/reliability.py{sampled} --each {given.each}`, {at}, {minutes:.0f} minutes with "
+    return [verdict for some in found for verdict in some], f"{words}{given.workers} processes."
 
 
 def table(verdicts):
@@ -68,20 +87,12 @@ def table(verdicts):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, help="deaths of each kind of run; all if not given")
-    parser.add_argument("--each", type=int, default=20, help="changes of each file")
+    parser.add_argument("--each", type=int, default=10, help="changes of each file")
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--page", type=Path, help="a page whose table is replaced")
+    parser.add_argument("--verdicts", type=Path, help="a folder in which make soak kept what was found")
     given = parser.parse_args()
-    start = time.perf_counter()
-    todo = [(kind, fault) for fault in FAULTS for kind in KINDS]
-    with ThreadPoolExecutor(given.workers) as pool:
-        found = list(pool.map(lambda one: carried_out(*one, given), todo))
-    verdicts = [verdict for some in found for verdict in some]
-    sampled = "" if given.sample is None else f" --sample {given.sample}"
-    words = (
-        f"`python benchmarks/reliability.py{sampled} --each {given.each}`, {time.strftime('%Y-%m-%d')}, "
-        f"{platform.machine()}, {(time.perf_counter() - start) / 60:.0f} minutes with {given.workers} processes."
-    )
+    verdicts, words = everything(given)
     text = f"{table(verdicts)}\n\n{words}"
     print(text)
     for verdict in verdicts:

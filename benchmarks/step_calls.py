@@ -2,8 +2,8 @@
 
     python benchmarks/step_calls.py [--list] [--ledger]
 
-Counts calls of functions in src/discreet between one batch and the next: drawing, losses, `private.backward`.
-`--list` prints them in order, indented by depth. `--ledger` writes the ledger to disk, as runs do.
+Counts calls of functions in src/discreet between one batch and the next: drawing, losses, `private.backward`; of 15
+steps the median. `--list` prints them in order, indented by depth. `--ledger` writes the ledger to disk, as runs do.
 """
 
 import argparse
@@ -21,14 +21,15 @@ import discreet
 
 HOME = str(Path(discreet.__file__).parent)
 WARM_UP = 300  # steps before, so that what is done once is done: for the first steps, and for each size of a batch
+STEPS = 15  # that are traced: now and then one is probed, or the first of its size, and the median is neither
 
 
 def trace(ledger=None, functions=False):
-    """The calls of one step: (file, function, depth), in order."""
+    """The calls of STEPS steps: for each (file, function, depth), in order."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.Linear(32, 2))
     inputs, labels = torch.randn(6400, 20), torch.randint(2, (6400,))
-    plan = discreet.methods.dp_sgd(examples=6400, batch_size=64, steps=WARM_UP + 2, noise=1.0, delta=1e-5)
+    plan = discreet.methods.dp_sgd(examples=6400, batch_size=64, steps=WARM_UP + STEPS + 1, noise=1.0, delta=1e-5)
     private = discreet.attach(model, plan, ledger=ledger, seed=0)
     calls, depth = [], 0
 
@@ -54,10 +55,11 @@ def trace(ledger=None, functions=False):
             private.backward(loss_fn, batch)
         else:
             private.backward(F.cross_entropy(model(batch[0]), batch[1], reduction="none"))
-        if step == WARM_UP + 1:
+        if step == WARM_UP + STEPS:
             sys.setprofile(None)
             break
-    return calls
+    begins = [i for i, call in enumerate(calls) if call[1] == "Private.backward"]  # to the next batch handed out
+    return [calls[start:stop] for start, stop in pairwise(begins)]
 
 
 def changes(calls):
@@ -72,10 +74,8 @@ def main():
     arguments.add_argument("--functions", action="store_true", help="private.backward(loss_fn, batch)")
     asked = arguments.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        calls = trace(f"{folder}/ledger.jsonl" if asked.ledger else None, asked.functions)
-    # two steps were traced, each from one handing out to the next
-    begins = [i for i, call in enumerate(calls) if call[1] == "Private.backward"]
-    one = calls[begins[0] : begins[1]]
+        steps = trace(f"{folder}/ledger.jsonl" if asked.ledger else None, asked.functions)
+    one = sorted(steps, key=len)[len(steps) // 2]
     if asked.list:
         for file, name, depth in one:
             print(f"{file:40s} {'  ' * depth}{name}")

@@ -1,11 +1,13 @@
 """The zoo of tests/zoo through the library: what was refused, by which probe, at which step; written to docs/zoo.md.
 
-Each member is trained by `private.backward(loss_fn, batch)` for some steps, once a seed.
+Each member is trained by `private.backward(loss_fn, batch)` for some steps, once a seed. With `--kept`, each run is
+written to a file when it ends, and one that is there is not made again.
 
-    python benchmarks/zoo.py [--steps 12] [--seeds 3] [--update]
+    python benchmarks/zoo.py [--steps 12] [--seeds 3] [--kept FILE.jsonl] [--update]
 """
 
 import argparse
+import json
 import sys
 import time
 import warnings
@@ -20,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from zoo.members import MEMBERS  # noqa: E402 (it lies beside the tests)
-from zoo.running import probe_of, run  # noqa: E402
+from zoo.running import Outcome, probe_of, run  # noqa: E402
 
 PAGE = ROOT / "docs" / "zoo.md"
 START = "<!-- by benchmarks/zoo.py from here -->"
@@ -73,18 +75,36 @@ def page(found, steps, seeds):
     yield from table(found, sound=True)
 
 
+def runs(steps, seeds, kept):
+    """The outcomes of every member. All members have a seed before any has the next."""
+    done = {}
+    if kept is not None and kept.exists():
+        lines = map(json.loads, kept.read_text().splitlines())
+        done = {(line["name"], line["steps"], line["seed"]): line["outcome"] for line in lines}
+    found = {member: [] for member in MEMBERS}
+    for seed, member in track([(seed, member) for seed in range(seeds) for member in MEMBERS], "runs"):
+        outcome = done.get((member.name, steps, seed))
+        if outcome is None:
+            outcome = {k: v for k, v in vars(run(member, steps=steps, seed=seed)).items() if k != "member"}
+            if kept is not None:
+                with kept.open("a") as file:
+                    print(
+                        json.dumps({"name": member.name, "steps": steps, "seed": seed, "outcome": outcome}), file=file
+                    )
+        found[member].append(Outcome(member, **outcome))
+    return found
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--kept", type=Path, metavar="FILE", help="lines of JSON, one for each run that was made")
     parser.add_argument("--update", action="store_true", help="write docs/zoo.md")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    found = {
-        member: [run(member, steps=arguments.steps, seed=seed) for seed in range(arguments.seeds)]
-        for member in track(MEMBERS, "members")
-    }
+    found = runs(arguments.steps, arguments.seeds, arguments.kept)
     lines = "\n".join(page(found, arguments.steps, arguments.seeds))
     if arguments.update:
         PAGE.write_text(PAGE.read_text().split(START)[0] + f"{START}\n\n{lines}\n")

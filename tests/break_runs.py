@@ -13,14 +13,16 @@ import shutil
 import sys
 import tempfile
 from dataclasses import asdict, dataclass
+from functools import cache
 from pathlib import Path
 
 from disk_faults import DEATHS, ERRORS, Disk, live
-from kinds_of_run import KINDS, STEPS, Kind, warm
+from kinds_of_run import ALIKE, KINDS, STEPS, Kind, warm
 
 from discreet import _storage as storage
 from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger.chain import cut_off
+from discreet.ledger.extract import EXTRACT
 from discreet.ledger.verification import verify
 from discreet.report import read
 from discreet.runs.outcome import read_end
@@ -51,6 +53,7 @@ class Verdict:
     said: str = ""
 
 
+@cache
 def operations(kind, root):
     """The file operations of a kind of run, by their names, in order."""
     place = Path(tempfile.mkdtemp(dir=root))
@@ -61,25 +64,46 @@ def operations(kind, root):
     return names
 
 
+def spread(kind, points):
+    """The points of a kind; of those whose files are written as a plain run's each a third, so that all have all."""
+    return points[ALIKE.index(kind.name) % 3 :: 3] if kind.name in ALIKE else points
+
+
 def deaths(kind, root):
-    """Every point at which a run can die."""
-    every = enumerate(operations(kind, root))
-    return [Point(kind.name, n, what) for n, name in every for what in DEATHS if what != "within" or name == "write"]
+    """Every point at which a run can die and that leaves another disk, or has released more, than any other point.
+
+    To die after an operation is to die before the next one, which may have released more until then: so it is tried
+    of the last one alone. What a failing power leaves is what was on disk, which only some operations change: it is
+    tried before each of these, and at the end.
+    """
+    names, found = operations(kind, root), []
+    for n, name in enumerate(names):
+        last = n == len(names) - 1
+        found += [Point(kind.name, n, "before")]
+        found += [Point(kind.name, n, "within")] * (name == "write")
+        found += [Point(kind.name, n, "power")] * (last or name not in ("write", "open", "flock", "replace"))
+        found += [Point(kind.name, n, "after")] * last
+    return spread(kind, found)
 
 
 def again(kind, root):
     """Points at which a run dies, and then dies again while it is continued."""
     draw, count = random.Random(kind.name), len(operations(kind, root))
     every = [(at, then, what) for at in range(count) for then in range(count) for what in DEATHS]
-    return [Point(kind.name, at, what, then) for at, then, what in draw.sample(every, 2 * count)]
+    return [Point(kind.name, at, what, then) for at, then, what in draw.sample(every, count // 2)]
 
 
 def refusals(kind, root):
-    """Every point at which the system can refuse an operation: no space, a broken or read-only disk, no locks."""
-    found = []
+    """Every point at which the system can refuse an operation: no space, a broken or read-only disk, no locks.
+
+    Each write is tried with a full disk, which leaves half of it, each lock without locks; and each operation with one
+    of all errors in turn, as the code tells no two of them apart.
+    """
+    found, turn = [], random.Random(kind.name).randrange(len(ERRORS))
     for at, name in enumerate(operations(kind, root)):
-        found += [Point(kind.name, at, what) for what in ("ENOLCK",) * (name == "flock") + ERRORS]
-    return found
+        own = {"flock": "ENOLCK", "write": "ENOSPC"}.get(name)
+        found += [Point(kind.name, at, what) for what in sorted({own, ERRORS[(at + turn) % len(ERRORS)]} - {None})]
+    return spread(kind, found)
 
 
 def break_at(point, place):
@@ -91,7 +115,7 @@ def break_at(point, place):
     said = "" if first.ended in ("done", "killed") else first.ended
     if point.then >= 0:
         seen += live(lambda: kind.go_on(place), Disk(place, point.then, point.what)).released
-    if kind.name == "data set":
+    if kind.beside_it:
         seen += live(lambda: kind.beside(place), Disk(place)).released
     last = live(lambda: kind.go_on(place), Disk(place))
     seen += last.released
@@ -170,7 +194,8 @@ def cut_short(text, content):
 
 def change_finished(change, place):
     """Change a file of a finished run: what is said of it must be what was said before, or that it was changed."""
-    folder, path = place / "a", place / change.file
+    path = place / change.file
+    folder = place / "a" if path.parent == place else path.parent
     first, shown = read_end(folder), read(folder)
     content = path.read_bytes()
     path.write_bytes(text := mutated(content, random.Random(f"{change}")))
@@ -192,7 +217,8 @@ def change_finished(change, place):
             happened = True
         try:
             verify(folder)
-            if path.name in ("ledger.jsonl", "all.jsonl") and not cut_short(text, content):
+            whole = path.name in ("ledger.jsonl", "all.jsonl") and not cut_short(text, content)
+            if whole or path.name == EXTRACT:
                 wrong = wrong or "verify says nothing of a changed ledger"
         except (ConfigError, PrivacyError):
             happened = True
@@ -240,7 +266,7 @@ def stop_early(kind, place):
 # --- all of it -------------------------------------------------------------------------------------------------------
 
 
-def verdicts(kinds, faults, *, sample=None, seed=0, each=20, root=None):
+def verdicts(kinds, faults, *, sample=None, seed=0, each=10, root=None):
     """Break runs of these kinds by these faults, at every point or at a sample of them; how each went."""
     root = Path(tempfile.mkdtemp(prefix="discreet-faults-", dir=root))
     todo = []
@@ -277,7 +303,7 @@ def main(arguments):
     parser.add_argument("--faults", default=",".join(FAULTS))
     parser.add_argument("--sample", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--each", type=int, default=20, help="changes of each file")
+    parser.add_argument("--each", type=int, default=10, help="changes of each file")
     parser.add_argument("--root", help="where runs are broken")
     given = parser.parse_args(arguments)
     chosen = given.kinds.split(","), given.faults.split(",")

@@ -13,6 +13,7 @@ What was released is told through a pipe at once, so that what an observer has s
 import errno
 import fcntl
 import gc
+import json
 import os
 import signal
 import sys
@@ -25,6 +26,7 @@ import torch
 from discreet import _storage as storage
 from discreet.features.statistics import Whitening
 from discreet.release.private_sum import PrivateSum
+from discreet.runs import tables
 
 DEATHS = ("before", "within", "after", "power")
 ERRORS = ("ENOSPC", "EIO", "EROFS")
@@ -244,7 +246,7 @@ def _telling(pipe):
 
 def _observe(tell):
     """Tell of every release once it exists."""
-    release, fit = PrivateSum.release, Whitening.fit
+    release, fit, look = PrivateSum.release, Whitening.fit, tables.private_schema
 
     def released(self, *arguments, **settings):
         found = release(self, *arguments, **settings)
@@ -257,5 +259,10 @@ def _observe(tell):
         tell(f"released query {float(found.mean.sum())!r}")
         return found
 
-    PrivateSum.release, Whitening.fit = released, asked
+    def looked(*arguments, **settings):
+        found = look(*arguments, **settings)
+        tell(f"released query {json.dumps(found, sort_keys=True, separators=(',', ':')).replace(' ', '')}")
+        return found
+
+    PrivateSum.release, Whitening.fit, tables.private_schema = released, asked, looked
     sys.stdout.flush()

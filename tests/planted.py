@@ -7,7 +7,7 @@ alarm on an unbroken pipeline with a chance of at most LEVEL.
 import hashlib
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -242,13 +242,12 @@ def batch_statistic(patch):
 
 def noise_for_the_mean(patch):
     """As if the sum were a mean already: the noise is divided by the batch size once too often."""
-    patch.setattr(
-        FloatSums,
-        "release",
-        lambda self, noise, scales, *rest, release=FloatSums.release: release(
-            self, noise, {n: s / 4 for n, s in scales.items()}, *rest
-        ),
-    )
+    noised = FloatSums.noised
+
+    def too_little(self, drawing):
+        return noised(self, replace(drawing, scales={name: scale / 4 for name, scale in drawing.scales.items()}))
+
+    patch.setattr(FloatSums, "noised", too_little)
 
 
 FAULTS = (

@@ -1,21 +1,31 @@
 """What the ranks of test_distributed.py do: functions of a rank, each run by several processes at once."""
 
+import os
+import signal
+from dataclasses import replace
+
 import torch
 import torch.distributed as dist
+import typer
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from discreet import (
     AdaptiveClip,
+    BandedGaussian,
+    BLTGaussian,
     BoundedNetwork,
     Clip,
     ConfigError,
+    CyclicPoisson,
     Encode,
+    FixedOrder,
     FixedSize,
     Gaussian,
     Kalman,
     Mechanism,
+    MinSeparation,
     PerLayerClip,
     Plan,
     Poisson,
@@ -28,6 +38,7 @@ from discreet import (
     methods,
     save_checkpoint,
 )
+from discreet.cli.running import carry_out
 from discreet.distributed import data_digest
 from discreet.distributed import ranks as distributed
 from discreet.federated import Rounds
@@ -96,6 +107,8 @@ PLANS = {
     "noise": lambda: plan(noise=Gaussian(0.5)),
     "other noise": lambda: plan(Encode(0.2), noise=StudentT(3.0, 2.0)),
     "denoised": lambda: plan(noise=Gaussian(0.5), denoise=Kalman(gain=0.5)),
+    "bands": lambda: plan(noise=BandedGaussian(0.5, bands=2), sampling=CyclicPoisson(EXAMPLES, 7, groups=2)),
+    "buffers": lambda: plan(noise=BLTGaussian(0.5, buffers=2), sampling=FixedOrder(EXAMPLES, 7)),
 }
 
 
@@ -157,8 +170,14 @@ def differ(rank, what):
         distributed._code = lambda: "another version"
     if what in ("bound", "released"):
         made = plan(AdaptiveClip(0.3), noise=Gaussian(1.0))
+    if what == "attendance":
+        made = plan(noise=Gaussian(1.0), sampling=MinSeparation(EXAMPLES, 5, separation=2, most=3, unit="example"))
     private = attach(model, made, **settings)
     rows = data()
+    if what == "attendance":  # of a checkpoint of another time
+        state = private.state_dict()
+        state["attendance"]["last"][0] += odd
+        private.load_state_dict(state)
     if what in ("bound", "released"):  # a checkpoint that is another one's on rank 1
         state = private.state_dict()
         state["bound"] = state["bound"] | ({"norms": [3.0]} if what == "bound" and odd else {})
@@ -201,7 +220,7 @@ def drift(rank):
 CODE = distributed._code
 DRIFTS = (
     "weights", "plan", "seed", "preflight", "model", "code", "number of examples", "at_most", "parameters", "mixing",
-    "break", "skip", "losses", "rows", "bound", "released", "nothing",
+    "break", "skip", "losses", "rows", "bound", "released", "attendance", "nothing",
 )  # fmt: skip
 
 
@@ -229,14 +248,18 @@ def too_many(rank, ledger):
 # --- noise -----------------------------------------------------------------------------------------------------------
 
 
-def only_noise(rank, noise_shares):
-    """What is released where nobody is drawn: the noise."""
+REMEMBERS = BandedGaussian(2.0, bands=2, coefficients=(1.0, 0.75))
+
+
+def only_noise(rank, noise_shares, remembers=False):
+    """What is released where nobody is drawn, or where gradients are 0: the noise."""
     model = nn.Linear(200, 100, bias=False)
-    sampling = Poisson(rate=1e-9, batch_size=1)
-    made = plan(Clip(1.0), Gaussian(2.0), sampling=sampling, steps=2)
+    made = plan(Clip(1.0), Gaussian(2.0), sampling=Poisson(rate=1e-9, batch_size=1), steps=2)
+    if remembers:
+        made = plan(Clip(1.0), REMEMBERS, sampling=FixedOrder(4, 1), steps=3)
     private = attach(distributed_start(model), made, noise_shares=noise_shares)
     released = []
-    for x in private.batches(torch.randn(4, 200)):
+    for x in private.batches(torch.zeros(4, 200) if remembers else torch.randn(4, 200)):
         private.backward(model(x).sum(1))
         released.append(model.weight.grad.flatten())
     return torch.stack(released), [str(c) for c in private.guarantee().conditions]
@@ -409,6 +432,24 @@ class Opaque:
 def opened(rows):
     """What makes a batch of opaque values."""
     return tuple(torch.stack(parts) for parts in zip(*(row.pair for row in rows), strict=True))
+
+
+def signalled(rank, config, folder):
+    """The exit code of a run on the command line of which rank 1 is told to end after three steps."""
+
+    def carried(watch):
+        def step(number):
+            watch.step(number)
+            if rank == 1 and number == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+        return begin(from_dict(config), folder, replace(watch, step=step))
+
+    try:
+        carry_out(carried, quiet=True)
+    except typer.Exit as ending:
+        return ending.exit_code
+    return 0
 
 
 def reordered(tensors, rank):

@@ -28,7 +28,7 @@ class Group:
         for _, sending in ends:
             sending.close()
 
-    def hear(self, rank, patience=60):
+    def hear(self, rank, patience=600):
         """The next that a rank says: ("said", value), ("ended", what it returned or raised), or ("died", None)."""
         if not self._receiving[rank].poll(patience):
             raise AssertionError(f"rank {rank} said nothing for {patience} seconds")
@@ -75,7 +75,7 @@ class _Silent:
 def _live(rank, count, store, sending, work, arguments):
     torch.set_num_threads(1)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=30), count, rank)
+    dist.init_process_group("gloo", f"file://{store}", timedelta(seconds=300), count, rank)
 
     def say(value, kind="said"):
         sending.send_bytes(pickle.dumps((kind, value)))

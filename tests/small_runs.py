@@ -28,6 +28,8 @@ def config(table, **sections):
     }
     for name, section in sections.items():
         values[name] = values.get(name, {}) | section
+    if not {"ledger", "dataset", "dataset_epsilon"} & set(values["run"]) and "tune" not in values:
+        values["run"].setdefault("alone", True)  # its ledger is in its folder
     return from_dict(values)
 
 

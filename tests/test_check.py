@@ -5,10 +5,10 @@ import math
 import pytest
 
 from discreet import ConfigError
-from discreet._check import check_int, check_positive
+from discreet._check import check_int, check_positive, check_share, listed, shown
 
 
-@pytest.mark.parametrize("value", [1, 0.5, 1e300])
+@pytest.mark.parametrize("value", [1, 0.5, 1e100, 1e-100])
 def test_a_positive_number_comes_back_as_a_float(value):
     assert check_positive("norm", value) == value
     assert isinstance(check_positive("norm", value), float)
@@ -20,6 +20,34 @@ def test_anything_else_is_refused_by_name(value):
     with pytest.raises(ConfigError) as caught:
         check_positive("norm", value)
     assert str(caught.value) == f"norm is {value!r}; it must be a finite number > 0."
+
+
+@pytest.mark.parametrize("value", [1e-101, 5e-324, 1e101, 1e308, 10**200])
+def test_numbers_whose_squares_are_none_are_refused(value):
+    with pytest.raises(ConfigError, match=r"it must be from 1e-100 to 1e\+100\."):
+        check_positive("norm", value)
+
+
+LONG = "a" * 1000, "7" * 5000, [1] * 1000, 10**5000, {i: i for i in range(1000)}, [["a" * 1000]]
+
+
+@pytest.mark.parametrize("number", range(len(LONG)))
+def test_an_error_shows_the_beginning_of_a_value(number):
+    assert len(shown(LONG[number])) <= 90
+
+
+def test_an_error_lists_the_first_of_many_names():
+    assert listed("ab") == "a, b"
+    assert listed(range(1000), most=2) == "0, 1, ... (1,000 in all)"
+    assert len(listed(["n" * 1000] * 1000)) <= 600
+
+
+@pytest.mark.parametrize("value", [-0.1, 1, 1.0, math.nan, math.inf, True, "0.5", None])
+def test_a_share_is_from_0_to_below_1(value):
+    assert check_share("test_fraction", 0.25) == 0.25
+    assert check_share("test_fraction", 0) == 0
+    with pytest.raises(ConfigError, match=r"^test_fraction is .*; it must be a number from 0 to below 1\.$"):
+        check_share("test_fraction", value)
 
 
 def test_an_integer_between_its_bounds_comes_back():

@@ -91,7 +91,7 @@ def test_a_command_of_the_docs_has_words_that_it_knows(arguments):
 @pytest.mark.parametrize("block", blocks("```toml"))
 def test_a_toml_block_is_a_config_or_a_schema(block):
     content = tomllib.loads(block)
-    if "data" in content:
+    if {"data", "statement"} & content.keys():
         config.from_dict(content)
     else:
         rules_of("docs", content)

@@ -1,7 +1,7 @@
 """The example scripts run from start to end on bundled data."""
 
 import pytest
-from scripts import run
+from scripts import EXAMPLES, run
 
 
 @pytest.mark.parametrize("part", ["optimizers", "schedules", "pca"])
@@ -24,6 +24,15 @@ def test_a_language_model_learns_private_notes_through_adapters(monkeypatch, cap
     (_, before), (adapted, after) = rows
     assert float(after) < 0.9 * float(before)
     assert 2.5 < float(adapted.rpartition("epsilon ")[2]) <= 3
+
+
+def test_graphs_side_by_side_are_trained_as_a_batch(monkeypatch, recwarn):
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    import graphs
+
+    _, proven = graphs.train(steps=6, examples=200, batch_size=30)
+    assert proven.epsilon <= 8
+    assert not [w for w in recwarn if "in a batch of its own" in str(w.message)]
 
 
 @pytest.mark.parametrize("name", ["tanh_filter", "adaptive", "belu"])

@@ -145,10 +145,10 @@ def test_one_has_a_lock_at_a_time(path):
     first.acquire()
     with pytest.raises(InUse, match="held by another process"):
         second.acquire()
-    first.release()
+    first.let_go()
     second.acquire(wait=1.0)
     assert (first.held, second.held) == (False, True)
-    second.release(remove=True)
+    second.let_go(remove=True)
     assert not path.exists()
 
 
@@ -167,7 +167,7 @@ def test_a_lock_ends_with_its_process_however_it_ends(path):
     os.waitpid(child, 0)
     lock = Lock(path)
     lock.acquire()
-    lock.release()
+    lock.let_go()
 
 
 def test_a_forked_process_does_not_keep_a_lock_alive(path):
@@ -180,10 +180,10 @@ def test_a_forked_process_does_not_keep_a_lock_alive(path):
         os.write(writing, b"y" if lock.held else b"n")
         signal.pause()
     assert os.read(reading, 1) == b"n"
-    lock.release()
+    lock.let_go()
     other = Lock(path)
     other.acquire()
-    other.release()
+    other.let_go()
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
 
@@ -194,8 +194,8 @@ def test_a_lock_whose_file_was_taken_away_is_of_the_new_file(path):
     path.unlink()
     second.acquire()  # another file by the same name
     assert second.held
-    second.release()
-    first.release()
+    second.let_go()
+    first.let_go()
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP])
@@ -259,3 +259,9 @@ def test_files_are_read_and_their_hashes(path):
     storage.remove(path)
     storage.remove(path)
     assert not storage.is_file(path)
+
+
+def test_half_letters_are_an_error_that_names_the_file_and_nothing_is_written(tmp_path):
+    with pytest.raises(OSError, match="no text, perhaps a path"):
+        storage.replace(tmp_path / "a", "name = '\udcff'")
+    assert list(tmp_path.iterdir()) == []

@@ -1,8 +1,10 @@
 """What the queue runs: a job is a name, a function with its case and seed, a priority and an estimate.
 
-jobs/papers.py    the papers at their own size (issue: all cases of `discreet reproduce --full` that are affordable)
+jobs/papers.py        the papers at their own size (all cases of `discreet reproduce --full` that are affordable)
+jobs/correlated.py    what correlated noise gains in accuracy, at learning rates chosen for each
 
-Another file joins by a function `jobs()` that returns Jobs, and by its name in MODULES. A function that a job names is
+Another file joins by a function `jobs(done)` that returns Jobs, and by its name in MODULES; `done` has the lines of
+results by their key, for jobs that depend on what came out before. A function that a job names is
 called with the case and a discreet.papers.experiment.Place: a folder that is there again after a kill, the seed, and
 `tell(done, total)`, to be called every second or so. It returns a dictionary of plain values. A long job keeps a
 checkpoint in that folder and goes on from it (discreet.papers.train_case does).
@@ -15,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-MODULES = ("jobs.papers",)
+MODULES = ("jobs.papers", "jobs.correlated")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,7 @@ class Job:
         return found
 
 
-def all_jobs() -> list[Job]:
-    """Every job of every file, those that come first in front."""
-    found = {job.key: job for module in MODULES for job in importlib.import_module(module).jobs()}
+def all_jobs(done: Mapping[str, Any]) -> list[Job]:
+    """Every job of every file that is known of with these results, those that come first in front."""
+    found = {job.key: job for module in MODULES for job in importlib.import_module(module).jobs(done)}
     return sorted(found.values(), key=lambda job: job.priority)

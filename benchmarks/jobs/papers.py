@@ -153,8 +153,8 @@ PLAN = (
 )
 
 
-def jobs() -> Iterator[Job]:
-    """All of them; a case that two rules take has the earlier turn."""
+def jobs(done: Mapping[str, Any]) -> Iterator[Job]:
+    """All of them, whatever is done; a case that two rules take has the earlier turn."""
     found: dict[str, Job] = {}
     for rule in PLAN:
         experiment = papers.experiment(rule.paper, rule.experiment)

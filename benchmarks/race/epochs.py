@@ -3,6 +3,7 @@
 Each step returns how many examples it fed, so that draws of unequal size are counted as what they are.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -110,7 +111,7 @@ def loader_alone() -> Step:
     """The library's draws and its loading, as `batches` does both, without a model."""
     data, _ = images()
     handle = attached(nn.Linear(1, 1), data)
-    loaded = load(data, (part for _, part in handle._loop._draw(Shares(0, 1, len(data[0])), None, None)))
+    loaded = load(data, handle._loop._draw(Shares(0, 1, len(data[0])), None, None, deque()))
     return lambda: len(next(loaded)[0])
 
 

@@ -15,13 +15,19 @@ __version__ = "0.1.0"
 
 _HERE = Path(__file__).parent
 
-# from discreet.stages import presets as methods  ->  {"methods": ("discreet.stages", "presets")}
-_HOMES: dict[str, tuple[str, str]] = {
-    alias.asname or alias.name: (node.module or "", alias.name)
-    for node in ast.parse((_HERE / "__init__.pyi").read_text(encoding="utf-8")).body
-    if isinstance(node, ast.ImportFrom)
-    for alias in node.names
-}
+
+def _listed() -> dict[str, tuple[str, str]]:
+    """The public names, and where each is: {"Clip": ("discreet.stages.bounds", "Clip"), ...}."""
+    homes: dict[str, tuple[str, str]] = {}
+    for node in ast.parse((_HERE / "__init__.pyi").read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom):
+            homes |= {alias.name: (node.module or "", alias.name) for alias in node.names}
+        elif isinstance(node, ast.Assign):  # methods = presets: known by this name alone
+            homes[ast.unparse(node.targets[0])] = homes.pop(ast.unparse(node.value))
+    return homes
+
+
+_HOMES = _listed()
 
 
 def _is_module(home: str, name: str) -> bool:

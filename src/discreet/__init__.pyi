@@ -22,7 +22,7 @@ from discreet.accounting.guarantee import Condition as Condition
 from discreet.accounting.guarantee import Guarantee as Guarantee
 from discreet.accounting.tuning import Tuning as Tuning
 from discreet.accounting.tuning import tuning_cost as tuning_cost
-from discreet.audit import sanity as checks
+from discreet.audit import sanity
 from discreet.errors import BudgetExhausted as BudgetExhausted
 from discreet.errors import ConfigError as ConfigError
 from discreet.errors import PrivacyError as PrivacyError
@@ -34,9 +34,10 @@ from discreet.ledger.verification import verify as verify
 from discreet.release.attachment import attach as attach
 from discreet.release.preflight.check import preflight as preflight
 from discreet.release.private import Private as Private
+from discreet.runs.trained.model import load as load
 from discreet.stages import bounds as bounds
 from discreet.stages import noise as noise
-from discreet.stages import presets as methods
+from discreet.stages import presets
 from discreet.stages.bounds import AdaptiveClip as AdaptiveClip
 from discreet.stages.bounds import AutomaticClip as AutomaticClip
 from discreet.stages.bounds import BoundedNetwork as BoundedNetwork
@@ -70,9 +71,13 @@ from discreet.stages.sampling import FixedSize as FixedSize
 from discreet.stages.sampling import MinSeparation as MinSeparation
 from discreet.stages.sampling import Poisson as Poisson
 from discreet.stages.sampling import Shuffled as Shuffled
+from discreet.stages.sampling import WeightedPoisson as WeightedPoisson
 from discreet.training import losses as losses
 from discreet.training.checkpoint import load_checkpoint as load_checkpoint
 from discreet.training.checkpoint import save_checkpoint as save_checkpoint
 from discreet.training.loop import fit as fit
+
+checks = sanity
+methods = presets
 
 __version__: str

@@ -23,6 +23,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from discreet._limits import VARIABLE, limit
+
 SCRATCH = re.compile(r"\..+\.[0-9a-f]{8}")  # names of files that are being written
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)
 _SAFELY = _CLOEXEC | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -53,6 +55,8 @@ def open_regular(path: str | Path, flags: int, mode: int = 0o666) -> int:
     """A descriptor of a regular file; a link, folder, device or pipe is a NotRegular."""
     try:
         descriptor = os.open(path, flags | _SAFELY, mode)
+    except ValueError as error:  # NUL, or half a character
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from error
     except OSError as error:
         if error.errno in (errno.ELOOP, errno.EMLINK, errno.EISDIR, errno.ENXIO):
             raise _not_regular(path) from error
@@ -78,13 +82,19 @@ def is_file(path: str | Path) -> bool:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return False
+    except ValueError as error:
+        raise OSError(errno.EINVAL, "no file can have this name", str(path)) from error
     if not stat.S_ISREG(found.st_mode):
         raise _not_regular(path)
     return True
 
 
 def read(path: str | Path, start: int = 0) -> bytes:
-    """What a regular file holds, from a place on."""
+    """What a regular file holds, from a place on; an OSError if it is more than the limit of record_bytes."""
+    most, size = limit("record_bytes"), os.stat(path).st_size
+    if size > most:
+        words = f"it has {size:,} bytes, and at most {most:,} are read ({VARIABLE}=record_bytes=N)"
+        raise OSError(errno.EFBIG, words, str(path))
     return b"".join(pieces(path, start))
 
 
@@ -171,6 +181,12 @@ def replace(
     """
     target = Path(path)
     is_file(target)
+    if isinstance(content, str):
+        try:
+            content = content.encode()
+        except UnicodeEncodeError as error:
+            words = "it would hold a name that is no text, perhaps a path whose letters this locale has not"
+            raise OSError(errno.EILSEQ, words, str(path)) from error
     sweep(target.parent, target.name)
     scratch = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
     descriptor = open_regular(scratch, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600 if private else 0o666)
@@ -179,9 +195,10 @@ def replace(
             _flock(descriptor)  # as long as it is held, nobody sweeps the file
         if callable(content):
             _made(content, scratch)
+            os.chmod(scratch, stat.S_IMODE(os.fstat(descriptor).st_mode))  # another file may have other permissions
             _sync(scratch, durable=durable)  # which may be another file by now
         else:
-            _write(descriptor, content.encode() if isinstance(content, str) else content)
+            _write(descriptor, content)
             if durable:
                 os.fsync(descriptor)
         os.replace(scratch, target)
@@ -339,7 +356,7 @@ class Lock:
         finally:
             os.close(other)
 
-    def release(self, *, remove: bool = False) -> None:
+    def let_go(self, *, remove: bool = False) -> None:
         """Let others have it; `remove` takes its file away."""
         if self._descriptor is None:
             return

@@ -106,7 +106,7 @@ def test_other_bounds_have_the_same_multiplier():
         ({"noise": 0.1}, 0.01, "steps", "not even one step"),
         ({"noise": 0.0}, 1.0, "steps", "not even one step"),
         ({"noise": 0.3}, 0.01, "batch_size", "not even batch size 1"),
-        ({"noise": 1e7}, 3.0, "steps", "nothing to solve"),
+        ({"noise": 1e7, "batch_size": 60_000}, 3.0, "steps", "nothing to solve"),
         ({"noise": None, "steps": 100, "delta": 1e-12}, 1e-11, "noise", "no noise up to"),
     ],
 )

@@ -7,7 +7,20 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
-from discreet import AirySquared, Cauchy, Gaussian, Laplace, Logistic, Sech, StudentT, VarianceGamma
+from discreet import (
+    AirySquared,
+    Cauchy,
+    Clip,
+    Gaussian,
+    Laplace,
+    Logistic,
+    Mechanism,
+    Plan,
+    Poisson,
+    Sech,
+    StudentT,
+    VarianceGamma,
+)
 from discreet.accounting import coordinate_pld as product
 from discreet.accounting import cost, pld, rdp
 from discreet.accounting import gaussian as gdp
@@ -195,3 +208,21 @@ def test_without_sampling_both_directions_are_the_same():
 def test_coordinates_that_nobody_moves_cost_nothing():
     event = Event(0.1, 0.0, 5, law=Laplace().law, scale=1.0, shifts=Magnitudes((0.0,), (10,)))
     assert cost([event], DELTA).epsilon == 0
+
+
+def test_a_norm_bound_is_loose_for_few_parameters_only():
+    """Laplace noise of half a norm, rate .2, three steps: what is proven for any model, and what a unit that moves all
+    of d parameters alike reaches. The figures of docs/theory.md, T5."""
+    mechanism = Mechanism(Clip(1.0), Laplace(0.5))
+    plan = Plan(sampling=Poisson(examples=1_000, batch_size=200), mechanism=mechanism, steps=3, delta=1e-5)
+    proven, event = plan.guarantee().epsilon, plan.event()
+    assert proven == pytest.approx(13.65, abs=0.005)
+    last = 0.0
+    for count, printed in ((1, 2.47), (2, 4.25), (16, 9.24), (100, 10.73)):
+        spread = Magnitudes((2 / math.sqrt(count),), (count,))
+        reached = cost([replace(event, multiplier=0.0, shifts=spread)], 1e-5).epsilon
+        assert reached == pytest.approx(printed, abs=0.005)
+        assert last < reached < proven
+        last = reached
+    limit = replace(plan, mechanism=Mechanism(Clip(1.0), Gaussian(0.5))).guarantee().epsilon
+    assert last < limit < proven < 1.19 * limit

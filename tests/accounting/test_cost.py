@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.stats import norm
+from soak import some
 
 from discreet.accounting import cost, cost_for_search, merge, pld, rdp
 from discreet.accounting import dominating_pairs as pairs
@@ -115,7 +116,7 @@ def test_against_dp_accounting(rate, multiplier, steps, delta):
 
 def test_a_finer_grid_only_lowers_the_figure_and_by_less_than_half_a_percent(monkeypatch):
     events = [Event(1e-3, 1.0, 10**6)], [Event(1e-5, 1.0, 10**6)], [Event(1e-3, 0.5, 10**5)], [Event(0.01, 0.3, 1000)]
-    for event in events:
+    for event in some(events[::3], events):
         coarse = pld.epsilon(event, 1e-6)
         with monkeypatch.context() as patch:
             patch.setattr(pld, "_GRID", pld._GRID / 4)
@@ -244,7 +245,7 @@ def test_between_grid_points_the_figure_is_not_below_the_truth(rate, multiplier,
     assert exact * (1 - 1e-9) <= found <= exact * 1.005
 
 
-@pytest.mark.parametrize("multiplier", [1e4, 1e6, 1e8])
+@pytest.mark.parametrize("multiplier", some([1e4, 1e8], [1e4, 1e6, 1e8]))
 def test_renyi_divergences_that_round_to_zero_do_not_count(multiplier):
     event = Event(0.5, multiplier, 10**6)
     assert cost([event], 1e-10).epsilon == pytest.approx(cost_for_search([event], 1e-10).epsilon)

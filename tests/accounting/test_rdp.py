@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from discreet import Laplace, StudentT
-from discreet.accounting import moments, rdp
+from discreet.accounting import cost, moments, rdp
 from discreet.accounting.events import Event
 from discreet.papers.claims import enveloped
 
@@ -121,3 +121,12 @@ def test_where_no_amplification_is_proven_everybody_counts_as_taking_part(settin
 
 def test_without_sampling_the_gaussian_divergence_is_known_for_every_relation():
     assert rdp.divergences([Event(1.0, 4.0, 3, adjacency="replace", group=2)], (5.0,))[0] == pytest.approx(3 * 5 / 2)
+
+
+@pytest.mark.parametrize(
+    "way", [{}, {"hardening": "exact"}, {"adjacency": "replace"}, {"scheme": "fixed-batches"}], ids=str
+)
+@pytest.mark.parametrize("rate", [0.25, 1.0])
+def test_without_noise_nothing_is_proven(way, rate):
+    assert all(map(math.isinf, rdp.divergences([Event(rate, 0.0, 1, **way)])))
+    assert math.isinf(cost([Event(rate, 0.0, 1, **way)], 1e-5).epsilon)

@@ -13,9 +13,14 @@ from torch.utils.data import TensorDataset
 import discreet
 from discreet import (
     AdaptiveClip,
+    Allocation,
     AutomaticClip,
+    BandedGaussian,
+    BLTGaussian,
     Clip,
     ConfigError,
+    CyclicPoisson,
+    FixedOrder,
     FixedSize,
     Gaussian,
     Laplace,
@@ -27,7 +32,9 @@ from discreet import (
     Shuffled,
     attach,
 )
+from discreet.accounting import delta_curve
 from discreet.audit.canaries import Examples, Filter, audit_run, directions, for_canaries, mislabelled, noise_images
+from discreet.audit.canaries.joint import joint
 from discreet.audit.guessing import guess
 from discreet.gradients import Engine
 from discreet.nn import BELU
@@ -324,6 +331,100 @@ def test_guesses_are_checked_before_anything_is_trained():
     with pytest.raises(ConfigError, match=r"5 \+ 5 guesses about 8 canaries"):
         audit_run(model, data(), plan(1.0, 2), directions(model, plan(1.0), M), guesses=(5, 5))
     assert torch.equal(model[0].weight, before)
+
+
+# --- steps that have something in common -----------------------------------------------------------------------------
+
+
+def in_turn(noise, sampling, steps):
+    """A plan for one canary, or many with the same turns: the last rows."""
+    return Plan(sampling=sampling, mechanism=Mechanism(Clip(1.0), noise), steps=steps, delta=1e-5)
+
+
+TOGETHER = {
+    "bands": in_turn(BandedGaussian(1.5, bands=3), CyclicPoisson(examples=9, batch_size=1, groups=3), 6),
+    "buffers": in_turn(BLTGaussian(2.0, buffers=2), FixedOrder(examples=9, batch_size=4), 7),
+    "bands in order": in_turn(BandedGaussian(2.0, bands=4), FixedOrder(examples=9, batch_size=4), 7),
+    "allocation": in_turn(Gaussian(1.5), Allocation(examples=9, batches=3), 6),
+}
+
+
+def ways(made, unit):
+    """The ways in which a unit can take part, a row of steps each, and how likely each is, by enumeration."""
+    sampling, steps = made.sampling, np.arange(made.steps)
+    if isinstance(sampling, Allocation):
+        picked = np.stack(np.meshgrid(*[range(3)] * (made.steps // 3), indexing="ij"), -1).reshape(-1, made.steps // 3)
+        found = (picked[:, steps // 3] == steps % 3).astype(float)
+        return found, np.full(len(found), 1 / len(found))
+    if isinstance(sampling, FixedOrder):
+        return (steps % sampling.steps_in_a_pass == unit // sampling.batch_size)[None].astype(float), np.ones(1)
+    turns, rate = np.flatnonzero(steps % 3 == unit % 3), float(sampling.exact_rate)
+    coins = np.stack(np.meshgrid(*[range(2)] * len(turns), indexing="ij"), -1).reshape(-1, len(turns))
+    found = np.zeros((len(coins), made.steps))
+    found[:, turns] = coins
+    return found, np.prod(np.where(coins, rate, 1 - rate), 1)
+
+
+def strategy(made):
+    """C, with columns of length 1 at most."""
+    noise = made.mechanism.noise
+    column = [1.0] if isinstance(noise, Gaussian) else noise.strategy.column(made.steps) / noise.column_norm
+    return sum(c * np.eye(made.steps, k=-k) for k, c in enumerate(column[: made.steps]))
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_the_likelihood_of_all_steps_is_that_of_the_densities(name):
+    """All ways of taking part, one by one, by the covariance of the noise."""
+    made, mu = TOGETHER[name], 0.7
+    scored, rows = joint(made, np.full(2, mu)), np.random.default_rng(0).normal(0.3, 1, (made.steps, 2))
+    for step, row in enumerate(rows):
+        scored.note(step, row)
+    moved, chances = ways(made, 8)
+    inverse = np.linalg.inv(np.linalg.inv(strategy(made)) @ np.linalg.inv(strategy(made)).T)
+    squares = [(rows[:, 1] - mu * way) @ inverse @ (rows[:, 1] - mu * way) for way in (0 * moved[0], *moved)]
+    ratios = np.exp((squares[0] - np.array(squares[1:])) / 2)
+    np.testing.assert_allclose(scored.scores()[1], math.log(chances @ ratios), rtol=1e-9)
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_a_game_of_many_units_comes_close_to_what_is_proven_and_never_above(name):
+    """Each of 60,000 coordinates is a game of its own, with the noise that a run has, about the first unit, whose steps
+    are as many as can be. Six standard errors."""
+    made, games = TOGETHER[name], 60_000
+    moved, chances = ways(made, 0)
+    random = np.random.default_rng(1)
+    way = moved[random.choice(len(chances), games, p=chances)]
+    memory, scored = made.mechanism.start_noise(), joint(made, np.ones(1) / made.mechanism.noise.scale)
+    scored.mu = np.full(games, scored.mu[0])
+    if hasattr(scored, "first"):
+        scored.first = np.zeros(games, int)
+    for step in range(made.steps):
+        noise = torch.from_numpy(random.normal(size=games))
+        if memory is not None:
+            memory.filter(noise, "all", 0)
+            memory.advance()
+        scored.note(step, way[:, step] / made.mechanism.noise.scale + noise.numpy())
+    lost = scored.scores()
+    for epsilon, proven in delta_curve(made.events(), 1e-3)[2:20:8]:
+        seen = np.maximum(-np.expm1(epsilon - lost), 0)
+        error = 6 * seen.std() / games**0.5
+        assert seen.mean() <= proven + error
+        assert seen.mean() >= 0.9 * proven - error, f"{name}, {epsilon}: {seen.mean():.4f} of {proven:.4f}"
+
+
+@pytest.mark.parametrize("name", TOGETHER)
+def test_runs_with_noise_that_remembers_are_audited_by_likelihood(name):
+    """Canaries of a whole run: without noise to speak of, each is told, whatever else is in its batches."""
+    few = {} if name == "allocation" else {"batch_size": 12}
+    sampling = replace(TOGETHER[name].sampling, examples=N + M, **few)
+    noisy = replace(TOGETHER[name], sampling=sampling, steps=6)
+    noisy = replace(noisy, mechanism=noisy.mechanism.with_scale(0.01))
+    run = audit_run(network(), data(), noisy, directions(network(), noisy, M), guesses=(1, 1), seed=4, preflight=False)
+    there = run.scores > 0
+    if not isinstance(sampling, CyclicPoisson):  # whose coins may all have come up tails
+        assert (there == run.coins).all()
+    assert not (there & ~run.coins).any()
+    assert abs(run.scores[there]).min() > 1000
 
 
 # --- examples --------------------------------------------------------------------------------------------------------

@@ -181,7 +181,7 @@ def test_a_run_that_was_stopped_keeps_its_coins_and_scores(tmp_path):
     found = later.result(fitted.guarantee)
     assert (found.coins == first._coins).all()
     assert tells_all(found)
-    assert found.scores == pytest.approx(2 * first._scores, rel=1e-3)
+    assert found.scores == pytest.approx(2 * first._scored(), rel=1e-3)
 
 
 @pytest.mark.parametrize("damage", ["gone", "broken", "others"])

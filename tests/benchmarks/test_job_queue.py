@@ -1,21 +1,23 @@
 """The queue of long measurements: order, resuming, what a line says, and that a kill costs nothing that was kept."""
 
-import contextlib
 import importlib.util
+import inspect
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 
+from discreet.papers.experiment import Place
+
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
-FAKE = '''"""Jobs for a test."""
-import time
+FAKE = '''"""Jobs for a test: a step of the long one waits for a word, and answers it."""
+import os
 from jobs import Job
 
 MODULES = ()
@@ -26,17 +28,21 @@ def work(case, place):
     resumed = done
     if case.get("fails"):
         raise ValueError("no luck")
+    go, gone = (os.open(place.folder.parents[2] / name, os.O_RDWR) for name in ("go", "gone"))
     while done < case["steps"]:
-        time.sleep(0.05)
+        if case["steps"] > 1:
+            os.read(go, 1)
         done += 1
         scratch = kept.with_suffix(".new")
         scratch.write_text(str(done))
         scratch.replace(kept)
         place.tell(done, case["steps"])
+        if case["steps"] > 1:
+            os.write(gone, b".")
     return {"accuracy": 0.5, "epochs": 1.0, "examples": 10, "parameters": 5, "resumed": resumed}
 
-def jobs():
-    for i, case in enumerate(({"steps": 1}, {"steps": 1, "fails": True}, {"steps": 60})):
+def jobs(done):
+    for i, case in enumerate(({"steps": 1}, {"steps": 1, "fails": True}, {"steps": 20})):
         yield Job("fake/it/full.jsonl", case, 0, "jobs.fake:work", float(i), 1.0, "fake")
 '''
 
@@ -52,17 +58,38 @@ def loaded(monkeypatch):
         del sys.modules[name]
 
 
+PLACE = f"""from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+@dataclass(frozen=True)
+{inspect.getsource(Place).removeprefix("@dataclass(frozen=True)")}"""
+TORCH = "__version__ = 'none'\ndef set_num_threads(count): pass\n"  # the queue asks no more of it
+
+
+def as_others(code):
+    """The queue's code, without standing back behind other tests."""
+    nice = '["nice", "-n", "19", *command]'
+    assert nice in code
+    return code.replace(nice, "command").replace('write_text("19")', 'write_text("0")')
+
+
 @pytest.fixture
 def repository(tmp_path):
-    """A repository with the queue's own code, the library linked, and three small jobs."""
+    """A repository with the queue's own code, of the library what it uses, and three small jobs."""
     root = tmp_path / "repository"
     (root / "benchmarks" / "jobs").mkdir(parents=True)
-    (root / "src").symlink_to(BENCHMARKS.parent / "src")
-    (root / "benchmarks" / "job_queue.py").write_text((BENCHMARKS / "job_queue.py").read_text())
+    papers = root / "src" / "discreet" / "papers"
+    papers.mkdir(parents=True)
+    (papers / "experiment.py").write_text(PLACE)
+    (root / "src" / "torch.py").write_text(TORCH)
+    for name in ("go", "gone"):
+        os.mkfifo(tmp_path / name)
+    (root / "benchmarks" / "job_queue.py").write_text(as_others((BENCHMARKS / "job_queue.py").read_text()))
     jobs = (
         (BENCHMARKS / "jobs" / "__init__.py")
         .read_text()
-        .replace('MODULES = ("jobs.papers",)', 'MODULES = ("jobs.fake",)')
+        .replace('MODULES = ("jobs.papers", "jobs.correlated")', 'MODULES = ("jobs.fake",)')
     )
     (root / "benchmarks" / "jobs" / "__init__.py").write_text(jobs)
     (root / "benchmarks" / "jobs" / "fake.py").write_text(FAKE)
@@ -74,7 +101,7 @@ def repository(tmp_path):
 
 def queue(repository, *command):
     path = repository / "benchmarks" / "job_queue.py"
-    environment = os.environ | {"PYTHONPATH": str(BENCHMARKS.parent / "src")}
+    environment = os.environ | {"PYTHONPATH": str(repository / "src")}
     home = str(repository.parent / "home")
     found = subprocess.run(
         [sys.executable, str(path), "--home", home, *command],
@@ -86,63 +113,79 @@ def queue(repository, *command):
     return found.stdout
 
 
-def kept(home):
-    """How far the job that has begun is."""
-    with contextlib.suppress(ValueError, OSError):
-        return max((int(file.read_text()) for file in (home / "jobs").glob("*/kept")), default=0)
-    return 0
+@pytest.fixture
+def steps(repository):
+    """Has the long job take so many steps, and waits until it has."""
+    go, gone = (os.open(repository.parent / name, os.O_RDWR) for name in ("go", "gone"))
+
+    def take(count):
+        os.write(go, b"." * count)
+        for _ in range(count):
+            assert select.select([gone], [], [], 600)[0], "the job has not gone on"
+            os.read(gone, 1)
+
+    take.go, take.gone = go, gone
+    yield take
+    queue(repository, "stop")
+    os.close(go)
+    os.close(gone)
 
 
-def until(condition):
-    """Wait for what is bound to come; looked for so often that no busy machine is too slow."""
-    for _ in range(6_000):
-        if condition():
-            return
-        time.sleep(0.1)
-    raise AssertionError("it did not come")
+def ended(pid):
+    """Wait for the end of a process that is nobody's child here."""
+    with open(os.pidfd_open(pid)) as process:
+        assert select.select([process], [], [], 600)[0], "the worker has not ended"
 
 
-def test_a_killed_queue_goes_on_where_it_was_and_keeps_failures_and_commits(repository):
+def worker(repository):
+    return int((repository.parent / "home" / "pid").read_text())
+
+
+def test_a_killed_queue_goes_on_where_it_was_and_keeps_failures_and_commits(repository, steps):
     home = repository.parent / "home"
     results = home / "measured" / "fake" / "it" / "full.jsonl"
     commit = subprocess.run(
         ["git", "-C", str(repository), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
     )
     queue(repository, "start")
-    until(lambda: kept(home) > 5)
-    os.kill(int((home / "pid").read_text()), signal.SIGKILL)
-    time.sleep(0.3)
+    steps(6)
+    pid = worker(repository)
+    os.kill(pid, signal.SIGKILL)
+    ended(pid)
     assert "nobody works" in queue(repository, "status")
     assert len(results.read_text().splitlines()) == 1
     queue(repository, "start")
-    until(lambda: len(results.read_text().splitlines()) == 2)
+    steps(13)
+    pid = worker(repository)
+    steps(1)
+    ended(pid)
     first, second = (json.loads(line) for line in results.read_text().splitlines())
     assert first["measured"]["resumed"] == 0
-    assert second["measured"]["resumed"] > 5  # not from the beginning
+    assert second["measured"]["resumed"] == 6  # not from the beginning
     assert {first["commit"], second["commit"]} == {commit.stdout.strip()}
-    assert second["case"] == {"steps": 60}
+    assert second["case"] == {"steps": 20}
     (failure,) = [json.loads(line) for line in (home / "failed.jsonl").read_text().splitlines()]
     assert failure["error"].strip().endswith("ValueError: no luck")
     assert "failed: fake/it/full" in queue(repository, "status")
 
 
-def test_stop_ends_the_worker_within_seconds_and_pause_holds_it(repository):
-    home = repository.parent / "home"
+def test_stop_ends_the_worker_within_seconds_and_pause_holds_it(repository, steps):
     queue(repository, "start")
-    until(lambda: kept(home) > 2)
+    steps(3)
     queue(repository, "pause")
     assert "is paused" in queue(repository, "status")
-    before = kept(home)
-    time.sleep(0.5)
-    assert kept(home) == before
+    os.write(steps.go, b".")
+    assert not select.select([steps.gone], [], [], 0)[0]
+    queue(repository, "resume")
+    assert select.select([steps.gone], [], [], 600)[0]
     queue(repository, "stop")
     assert "nobody works" in queue(repository, "status")
 
 
-def test_a_job_that_has_begun_stays_with_its_commit(repository, loaded):
+def test_a_job_that_has_begun_stays_with_its_commit(repository, steps):
     home = repository.parent / "home"
     queue(repository, "start")
-    until(lambda: kept(home) > 2)
+    steps(3)
     queue(repository, "stop")
     (origin_step,) = (home / "jobs").glob("*/commit")
     file = repository / "benchmarks" / "jobs" / "fake.py"
@@ -151,7 +194,10 @@ def test_a_job_that_has_begun_stays_with_its_commit(repository, loaded):
     subprocess.run([*git, "commit", "-qam", "other"], check=True)
     results, old = home / "measured" / "fake" / "it" / "full.jsonl", origin_step.read_text()
     queue(repository, "start")
-    until(lambda: len(results.read_text().splitlines()) == 2)
+    steps(16)
+    pid = worker(repository)
+    steps(1)
+    ended(pid)
     last = json.loads(results.read_text().splitlines()[-1])
     assert last["commit"] == old
     assert last["measured"]["accuracy"] == 0.5
@@ -176,9 +222,49 @@ def test_results_are_merged_and_a_cut_line_is_left_out(loaded, tmp_path, capsys)
 def test_every_job_can_be_named_and_found(loaded):
     import jobs
 
-    found = jobs.all_jobs()
+    found = jobs.all_jobs({})
     assert len({job.key for job in found}) == len(found)
     assert [job.priority for job in found] == sorted(job.priority for job in found)
     for job in {job.function: job for job in found}.values():
         assert callable(job.load())
         assert job.estimate > 0
+
+
+def measured(job, rate):
+    """A line whose accuracy on held-out rows is best at a rate."""
+    return {"measured": {"validation": -abs(job.case["learning_rate"] - rate)}}
+
+
+def test_a_rate_is_chosen_on_held_out_rows_and_the_test_set_is_looked_at_only_then(loaded):
+    from jobs import correlated
+
+    setting = correlated.SETTINGS[0]
+    arm = next(iter(setting.rates))
+    done, seen = {}, []
+    for _ in range(9):
+        mine = [
+            job for job in correlated.jobs(done) if job.case["arm"] == arm and job.case.items() >= setting.case.items()
+        ]
+        seen.append(mine)
+        done |= {job.key: measured(job, 8.0) for job in mine if job.case.get("held_out")}
+    assert all(job.case.get("held_out") for job in seen[0])
+    assert [job.case["learning_rate"] for job in seen[-1] if job.case.get("held_out")] == [
+        0.5,
+        1.0,
+        2.0,
+        4.0,
+        8.0,
+        16.0,
+    ]
+    last = [job for job in seen[-1] if "held_out" not in job.case]
+    assert [(job.seed, job.case["learning_rate"]) for job in last] == [(seed, 8.0) for seed in range(5)]
+    assert all(job.priority > max(other.priority for other in seen[0]) for job in last)
+
+
+def test_a_worker_may_be_told_of_one_group(loaded, tmp_path):
+    import jobs
+
+    home, found = loaded.Home(tmp_path), jobs.all_jobs({})
+    assert all(map(home.takes, found))
+    (tmp_path / "group").write_text("correlated")
+    assert {job.group for job in found if home.takes(job)} == {"correlated"}

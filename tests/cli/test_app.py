@@ -1,9 +1,13 @@
+import runpy
+from pathlib import Path
+
 import pytest
 from typer.testing import CliRunner
 
 import discreet
 from discreet.cli.app import app, main
 
+ROOT = Path(__file__).parents[2]
 runner = CliRunner()
 
 
@@ -26,3 +30,9 @@ def test_help_and_version():
     assert runner.invoke(app, ["--version"]).output.strip() == f"discreet {discreet.__version__}"
     assert "digits" in runner.invoke(app, ["demo", "--help"]).output
     assert runner.invoke(app, ["demo", "--unknown"]).exit_code == 2
+
+
+def test_the_page_of_commands_is_what_its_script_prints(capsys):
+    runpy.run_path(str(ROOT / "benchmarks" / "commands_page.py"), run_name="__main__")
+    page = (ROOT / "docs" / "commands.md").read_text()
+    assert page == capsys.readouterr().out, "python benchmarks/commands_page.py > docs/commands.md"

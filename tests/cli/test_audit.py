@@ -198,7 +198,7 @@ def test_where_the_coins_are_gone_the_audit_is_lost_and_the_training_is_not(tabl
 
 def test_a_finished_run_is_attacked_and_its_pipeline_audited(table, tmp_path):
     run = tmp_path / "run"
-    begin(table, run)
+    begin(table, run, "--alone")
     before = (run / "ledger.jsonl").read_bytes()
     told = json.loads(cli("audit", run, "--canaries", "100", "--level", LEVEL, "--json"))
     assert told == json.loads((run / "audit.json").read_text())

@@ -12,6 +12,8 @@ TRAIN = {
     "--out", "--data", "--folder", "--label", "--schema", "--model", "--method", "--epsilon", "--noise", "--delta",
     "--epochs", "--steps", "--batch-size", "--optimizer", "--learning-rate", "--momentum", "--schedule", "--averaging",
     "--seed", "--chunk", "--device", "--tensorboard", "--audit", "--set", "--show", "--json",
+    "--dataset", "--cap", "--alone",
+    "--recipe", "--log-format",
 }  # fmt: skip
 
 

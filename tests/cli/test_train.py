@@ -160,17 +160,18 @@ BAD = {
     "unknown assignment": ["good.toml", "--set", "run.sed=1"],
     "copies": ["good.toml", "--set", "augmentation.copies=4"],
     "augmented rows": ["good.toml", "--data", "clouds.npz", "--set", "augmentation.flip=true"],
-    "cap without ledger": ["good.toml", "--set", "run.dataset=mine"],
-    "ledger without cap": ["good.toml", "--set", "run.ledger=all.jsonl", "--set", "run.dataset=mine"],
+    "cap without a data set": ["good.toml", "--cap", "3"],
+    "cap of nothing": ["good.toml", "--dataset", "mine", "--cap", "0"],
+    "cap of a run alone": ["good.toml", "--alone", "--cap", "3"],
 }  # fmt: skip
 
 
-def refused(arguments, monkeypatch, capsys):
+def refused(arguments, monkeypatch, capsys, code=2):
     """The one line that the command line says."""
     monkeypatch.setattr("sys.argv", ["discreet", *map(str, arguments)])
     with pytest.raises(SystemExit) as ending:
         main()
-    assert ending.value.code == 2
+    assert ending.value.code == code
     found = capsys.readouterr()
     assert found.out == ""
     (line,) = found.err.splitlines()
@@ -243,12 +244,12 @@ def test_a_finished_run_is_not_overwritten(table, tmp_path, monkeypatch, capsys)
 
 
 def test_a_damaged_run_is_refused_in_one_line_and_nothing_is_lost(table, tmp_path, monkeypatch, capsys):
-    cli("train", *flags(table, epsilon=None, noise=2.0), "--out", tmp_path / "a")
+    cli("train", *flags(table, epsilon=None, noise=2.0), "--alone", "--out", tmp_path / "a")
     (tmp_path / "a" / "end.json").unlink()
     path = tmp_path / "a" / "ledger.jsonl"
     text = path.read_text()
     path.write_text(text.replace('"step": 3', '"step": 2'))
-    assert "line 5" in refused(["resume", tmp_path / "a"], monkeypatch, capsys)
+    assert "line 5" in refused(["resume", tmp_path / "a"], monkeypatch, capsys, code=3)
     path.write_text(text)
     cli("resume", tmp_path / "a")
 
@@ -339,7 +340,7 @@ def test_a_run_that_is_killed_at_any_moment_is_resumed_within_its_budget(table, 
             arguments = (
                 ["resume", run]
                 if origin_step
-                else ["train", *flags(table, steps=60), "--set", "run.checkpoint_every=0.0", "--out", run]
+                else ["train", *flags(table, steps=60), "--alone", "--set", "run.checkpoint_every=0.0", "--out", run]
             )
             with start(*arguments) as process:
                 until(process, MOMENTS[moment](run, draw))
@@ -352,5 +353,5 @@ def test_a_run_that_is_killed_at_any_moment_is_resumed_within_its_budget(table, 
                 assert known <= released <= 60, moment
                 known = released
         if not (run / "config.toml").exists():
-            cli("train", *flags(table, steps=60), "--out", run)
+            cli("train", *flags(table, steps=60), "--alone", "--out", run)
         finished(run)

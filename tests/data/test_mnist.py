@@ -68,7 +68,11 @@ GOOD = idx(pixels(12, 28, 28))
         (IMAGES, packed(idx(np.arange(12))), "begins with 00000801"),
         (IMAGES, packed(idx(pixels(12, 28, 27))), r"rows of shape \(28, 27\)"),
         (IMAGES, packed(idx(pixels(0, 28, 28))), "has 0 rows"),
-        (IMAGES, packed(struct.pack(">HBBIII", 0, 8, 3, 2**32 - 1, 28, 28)), "has 4294967295 rows"),
+        (
+            IMAGES,
+            packed(struct.pack(">HBBIII", 0, 8, 3, 2**32 - 1, 28, 28)),
+            r"announces 4,294,967,295 rows; at most 200,000",
+        ),
         (IMAGES, packed(idx(pixels(11, 28, 28))), "has 11 images, but"),
         (LABELS, packed(idx(np.arange(12))), "has labels up to 11"),
         (LABELS, packed(idx(np.arange(5))), "has 12 images, but"),

@@ -175,7 +175,7 @@ def test_a_missing_number_cannot_be_a_label(table):
 def test_other_bad_tables(table, tmp_path):
     assert "cannot be read" in error_of(tmp_path / "missing.csv", schema=SCHEMA)
     (tmp_path / "a.toml").write_text("age = {")
-    assert "a.toml cannot be read" in error_of(table, schema=tmp_path / "a.toml")
+    assert "a.toml is not TOML" in error_of(table, schema=tmp_path / "a.toml")
     (tmp_path / "a.toml").write_bytes(b"\xff")
     assert "a.toml cannot be read" in error_of(table, schema=tmp_path / "a.toml")
 

@@ -3,6 +3,7 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ import torch.distributed as dist
 from scipy.stats import chi2
 
 from discreet import BudgetExhausted, ConfigError, Gaussian, Ledger, PrivacyError, attach, verify
+from discreet.distributed import ranks as distributed
 from discreet.distributed.ranks import Disagreement, Shares
 
 KILLS = int(os.environ.get("DISCREET_KILLS", 20 if os.environ.get("DISCREET_SOAK") else 3))
@@ -93,6 +95,7 @@ def test_ranks_that_differ_are_refused_on_all_ranks_and_none_is_left_waiting(tmp
         "break": "not at the same place",
         "bound": "differ in their state's bound",
         "released": "differ in their state's releases",
+        "attendance": "differ in their state's attendance, so",
     }
     for what, expected in words.items():
         for rank in found:
@@ -257,6 +260,21 @@ def test_noise_has_the_same_variance_whoever_draws_it(tmp_path, noise_shares):
         assert ("1/3 of the variance" in conditions) == (noise_shares and count == 3)
 
 
+def test_shares_of_noise_that_remembers_are_filtered_alike_and_add_up(tmp_path):
+    """C times what was released is independent noise. Outside these limits with probability 1e-8 each."""
+    one, two = ranks.run(2, rank_work.only_noise, tmp_path, True, True)
+    assert torch.equal(one[0], two[0])
+    released = one[0].double() / 2.0
+    fresh = released.clone()
+    fresh[1:] += 0.75 * released[:-1]
+    fresh /= 1.25
+    values = fresh.square().sum(1)
+    assert all(chi2.ppf(1e-8, 20_000) < float(v) < chi2.isf(1e-8, 20_000) for v in values)
+    pairs = ((0, 1), (0, 2), (1, 2))
+    assert all(abs(float((fresh[i] * fresh[j]).sum())) < 5.8 * 20_000**0.5 for i, j in pairs)
+    assert float((released[0] * released[1]).sum()) < -0.7 * 20_000  # where what is released is not
+
+
 def test_noise_that_is_no_sum_of_shares_is_refused(tmp_path):
     for student, exact in ranks.run(2, rank_work.refused_shares, tmp_path):
         assert "StudentT" in student
@@ -377,13 +395,59 @@ def test_a_runs_folder_is_written_by_one_rank_and_resumed_by_any_number(tmp_path
     assert not (tmp_path / "audited").exists()
 
 
+def test_a_signal_to_one_rank_ends_all_after_the_release(tmp_path):
+    x, y = rank_work.data()
+    np.savez(tmp_path / "rows.npz", x=x.numpy(), y=y.numpy())
+    budget = {"noise": 2.0, "steps": 8, "batch_size": 8}
+    config = {"data": {"name": str(tmp_path / "rows.npz")}, "model": {"name": "linear"}, "budget": budget}
+    assert ranks.run(2, rank_work.signalled, tmp_path, config, tmp_path / "run") == [143, 0]
+    assert verify(tmp_path / "run").runs[0].released == 3
+    assert (tmp_path / "run" / "checkpoint").is_file()
+
+
+@pytest.mark.parametrize("kind", [ConfigError, PrivacyError, BudgetExhausted, Disagreement])
+def test_a_script_under_torchrun_ends_with_one_line_and_its_code(kind, capsys, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit) as ending:
+        distributed.said_in_a_line(sys.__excepthook__, kind, kind("it is\nwrong"), None)
+    assert ending.value.code == kind.exit_code in (2, 3, 4)
+    assert capsys.readouterr().err == "rank 1: it is wrong\n"
+
+
+def test_what_is_not_ours_goes_to_the_hook_that_was_there(monkeypatch):
+    passed = []
+    error = ZeroDivisionError()
+    distributed.said_in_a_line(lambda *given: passed.append(given), ZeroDivisionError, error, None)
+    monkeypatch.setenv("DISCREET_TRACEBACK", "1")
+    refused = ConfigError()
+    distributed.said_in_a_line(lambda *given: passed.append(given), ConfigError, refused, None)
+    assert passed == [(ZeroDivisionError, error, None), (ConfigError, refused, None)]
+
+
+def test_the_interpreter_ends_with_the_hooks_code():
+    """So that torchrun sees it: an exit that is raised by the hook is the process's."""
+    code = "import sys\ndef hook(*given): raise SystemExit(2)\nsys.excepthook = hook\nraise ValueError"
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False)
+    assert (ended.returncode, ended.stderr) == (2, b"")
+
+
+def test_how_long_ranks_wait_can_be_set(monkeypatch):
+    assert distributed._patience() is None
+    monkeypatch.setenv("DISCREET_RANK_TIMEOUT", "90")
+    assert distributed._patience() == timedelta(seconds=90)
+    for wrong in ("soon", "0", "-1", "nan", "inf", "1e99"):
+        monkeypatch.setenv("DISCREET_RANK_TIMEOUT", wrong)
+        with pytest.raises(ConfigError, match="DISCREET_RANK_TIMEOUT is"):
+            distributed._patience()
+
+
 def test_the_example_under_torchrun():
     """The loop has no line about ranks, and no process group was begun before attach."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     script = Path(__file__).parents[2] / "examples" / "ddp.py"
     environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
     flags = ["--epochs", "6", "--batch-size", "128", "--noise-shares"]
-    ended = subprocess.run([*command, script, *flags], env=environment, capture_output=True, text=True, timeout=120)
+    ended = subprocess.run([*command, script, *flags], env=environment, capture_output=True, text=True)
     assert ended.returncode == 0, ended.stderr
     assert ended.stdout.count("2 processes, accuracy") == 1
     assert "added Gaussian noise with 1/2 of the variance" in ended.stdout

@@ -189,14 +189,16 @@ EXAMPLE = (torch.zeros(1, 6, 6), torch.tensor(0))
 
 @pytest.mark.parametrize("name", [n for n in MODELS if n != "words"])
 def test_plain_models_are_vectorised(name):
-    engine, alone = engine_for("auto", made(name, double=False), Local(), loss, EXAMPLE)
+    found = engine_for("auto", made(name, double=False), Local(), loss, EXAMPLE)
+    engine, alone = found.engine, found.alone
     assert isinstance(engine, Vectorised)
     assert alone
 
 
 def test_dropout_is_no_reason_to_loop():
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(36, 3))
-    engine, alone = engine_for("auto", model, Local(), loss, EXAMPLE)
+    found = engine_for("auto", model, Local(), loss, EXAMPLE)
+    engine, alone = found.engine, found.alone
     assert isinstance(engine, Vectorised)
     assert alone
 
@@ -226,7 +228,8 @@ class Padded(nn.Module):
 
 @pytest.mark.parametrize("model", [Branching, Padded])
 def test_other_models_are_trained_one_user_after_the_other(model):
-    engine, alone = engine_for("auto", model(), Local(), loss, EXAMPLE)
+    found = engine_for("auto", model(), Local(), loss, EXAMPLE)
+    engine, alone = found.engine, found.alone
     assert isinstance(engine, Loop)
     assert alone
     with pytest.raises(ConfigError, match="engine='loop'"):
@@ -248,7 +251,8 @@ class Remembering(nn.Module):
 
 @pytest.mark.parametrize("kind", ["auto", "loop"])
 def test_what_a_model_keeps_does_not_reach_the_next_user(kind):
-    engine, alone = engine_for(kind, Remembering(), Local(), loss, EXAMPLE)
+    found = engine_for(kind, Remembering(), Local(), loss, EXAMPLE)
+    engine, alone = found.engine, found.alone
     assert isinstance(engine, Loop)
     assert alone
 
@@ -285,7 +289,7 @@ class Counting(nn.Module):
 @pytest.mark.parametrize("model", [Sharing, Counting])
 def test_a_model_that_carries_something_from_user_to_user_is_not_called_checked(model, monkeypatch):
     monkeypatch.setattr(model, "calls" if model is Counting else "memory", getattr(model, "calls", torch.zeros(36)))
-    assert not engine_for("loop", model(), Local(), loss, EXAMPLE)[1]
+    assert not engine_for("loop", model(), Local(), loss, EXAMPLE).alone
 
 
 def test_an_engine_that_mixes_users_is_refused():
@@ -355,7 +359,8 @@ def test_a_buffer_that_is_written_does_not_reach_the_next_user():
             self.seen += x.detach().flatten(1).mean(0)
             return out
 
-    engine, alone = engine_for("auto", Counting(), Local(), loss, EXAMPLE)
+    found = engine_for("auto", Counting(), Local(), loss, EXAMPLE)
+    engine, alone = found.engine, found.alone
     assert isinstance(engine, Loop)
     assert alone
 
@@ -363,7 +368,7 @@ def test_a_buffer_that_is_written_does_not_reach_the_next_user():
 def test_probing_looks_at_shapes_and_types_alone():
     model = made(double=False)
     example = (torch.full((1, 6, 6), torch.nan), torch.tensor(2))
-    assert engine_for("auto", model, Local(), loss, example)[1]
+    assert engine_for("auto", model, Local(), loss, example).alone
 
 
 def test_an_unknown_engine_is_refused():

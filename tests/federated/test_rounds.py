@@ -313,7 +313,7 @@ def test_a_round_is_on_disk_before_it_is_released(tmp_path, monkeypatch):
         assert (tmp_path / "ledger.jsonl").read_text().count('"kind": "release"') == 1
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(rounds._aggregate._sums, "release", broken)
+    monkeypatch.setattr(rounds._aggregate._sums, "noised", broken)
     with pytest.raises(KeyboardInterrupt):
         rounds.release()
     assert rounds.released == 1

@@ -10,7 +10,7 @@ from discreet.gradients import Engine
 from discreet.gradients import engine as engine_module
 from discreet.gradients.axes import readings, rows_at
 from discreet.gradients.graph import walk
-from discreet.gradients.layout import Rows
+from discreet.gradients.layout import Members, Rows
 from discreet.gradients.ops import Step, _viewed
 from discreet.gradients.refusals import Inseparable
 
@@ -206,7 +206,7 @@ LOSSES = {
 def test_usual_networks_are_analysed_once(name, loss, monkeypatch):
     make, inputs = REMEMBERED[name]
     model, calls, analyse = make(), [], engine_module.analyse
-    monkeypatch.setattr(engine_module, "analyse", lambda *args: calls.append(1) or analyse(*args))
+    monkeypatch.setattr(engine_module, "analyse", lambda *args, **more: calls.append(1) or analyse(*args, **more))
     made = Engine(model)
     for units in (5, 8, 5, 6, 3):
         made.gradients(loss(model(inputs(units)), torch.randint(3, (units,))), units)
@@ -264,20 +264,22 @@ def test_complex_numbers_have_their_parts_at_the_end():
     assert set(place_below(turned.square().sum((0, 2)), model, (2, 5)).values()) == {Rows(1)}
 
 
-def test_indices_of_several_dimensions_before_the_units_tell_nothing():
+def test_indices_of_several_dimensions_before_the_units_leave_them_in_place():
     model = nn.Linear(3, 4).double()
     hidden = model(R(5, 3).double()).t()
     losses = hidden[torch.tensor([[0, 1], [2, 3]])].square().sum((0, 1))
     assert_units(model, losses)
     assert place_below(model(R(5, 3).double()).t()[torch.tensor([[0, 1], [2, 3]])].sum((0, 1)), model, (4, 5)) == {
-        "TBackward0": None
+        "TBackward0": Rows(1)
     }
 
 
 def test_rows_of_places():
     assert rows_at((0, 4), (20, 3), 5) == Rows(0)
     assert rows_at((1, 1), (3, 20), 5) == Rows(1, interleaved=True)
-    assert rows_at((0, 2), (20, 3), 5) is None
+    found = rows_at((0, 2), (20, 3), 5)
+    assert isinstance(found, Members)
+    assert found.owner.tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4] * 2
 
 
 def test_an_op_that_is_not_known_tells_nothing_of_what_is_below():

@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from oracle import Net, assert_units, square_loss, two_layers
+from oracle import Net, assert_equal, assert_units, each_loss, square_loss, two_layers
 from torch import nn
 from torch.nn import functional as F
 
@@ -102,6 +102,30 @@ def test_what_mixes_tokens_of_several_units_is_refused(mixes):
         Engine(model).gradients(losses, 4)
 
 
+@pytest.mark.parametrize("mixes", [lambda h: h - h.mean(0), lambda h: h / h.std(0), lambda h: h * h.amax(0)])
+@pytest.mark.parametrize("nodes", [7, 9, 10, 12])
+def test_what_mixes_rows_side_by_side_is_refused_whatever_their_number(mixes, nodes):
+    """Also where it is no multiple of the units, so that no dimension could hold as many rows for each."""
+    model, owner = two_layers(), torch.arange(nodes) * 4 // nodes
+    x = R(nodes, WIDTH).double()
+    losses = square_loss(model.outer(pooled_rows(mixes(model.inner(x)), owner, 4)))
+    with pytest.raises(PrivacyError, match="mixes examples"):
+        Engine(model).gradients(losses, 4, ragged=lambda: True)
+
+
+def pooled_rows(values, owner, units):
+    return torch.zeros(units, values.shape[1], dtype=values.dtype).index_add(0, owner, values)
+
+
+def test_a_preparation_by_small_constants_is_one_also_beside_rows_side_by_side():
+    model, owner = two_layers(), torch.tensor(OWNERS["no multiple"])
+    turned = torch.tensor([[0.0, 1.0, 0.0], [1.0, 0.0, 0.0], [0.0, 0.0, 1.0]]).double()
+    hidden = F.linear(R(7, WIDTH).double(), model.inner.weight @ turned, model.inner.bias)
+    losses = square_loss(model.outer(pooled_rows(hidden.tanh(), owner, 4)))
+    expected = each_loss(model, losses)
+    assert_equal(Engine(model).gradients(losses, 4, ragged=lambda: True), expected, 1e-9)
+
+
 # --- what one batch taught holds for the next only if rows are dealt the same way ----------------------------------
 
 
@@ -161,7 +185,7 @@ def test_slices_of_features_and_of_parameters_are_learned_once(monkeypatch):
     model = Net(inner=nn.Linear(WIDTH, 4), outer=nn.Linear(4, 2)).double()
     model.places = nn.Parameter(R(9, 4).double())
     made, calls, analyse = Engine(model), [], module.analyse
-    monkeypatch.setattr(module, "analyse", lambda *args: calls.append(1) or analyse(*args))
+    monkeypatch.setattr(module, "analyse", lambda *args, **more: calls.append(1) or analyse(*args, **more))
     for units, length in ((3, 4), (5, 7), (4, 4), (6, 5)):
         hidden = model.inner(R(units, length, WIDTH).double()) + model.places[:length]
         assert_units(model, square_loss(model.outer(hidden)[:, 1:-1]), made)
@@ -173,7 +197,7 @@ def test_two_views_side_by_side_are_learned_once(monkeypatch):
 
     model = two_layers()
     made, calls, analyse = Engine(model), [], module.analyse
-    monkeypatch.setattr(module, "analyse", lambda *args: calls.append(1) or analyse(*args))
+    monkeypatch.setattr(module, "analyse", lambda *args, **more: calls.append(1) or analyse(*args, **more))
     for units in (4, 7, 3):
         both = model.outer(model.inner(R(2 * units, WIDTH).double()))
         assert_units(model, (both[:units] * both[units:]).sum(1), made)
@@ -348,3 +372,26 @@ def test_positions_come_before_members():
     match = found.found()
     assert match is not None
     assert match.rows == Rows(0)
+
+
+SHAPES = {
+    "unsqueezed": lambda h, gate: h * gate.unsqueeze(1),
+    "viewed": lambda h, gate: (h.view(-1, 1, 3) * gate[:, None, None]).reshape(-1, 3),
+    "turned": lambda h, gate: (h.t().reshape(3, -1) * gate).t(),
+    "folded": lambda h, gate: h.flatten().view(-1, 3) * gate[:, None],
+}
+
+
+@pytest.mark.parametrize("shaped", SHAPES.values(), ids=SHAPES)
+def test_an_expert_without_rows_is_none_of_anybodys_whatever_shape_it_has(shaped):
+    model = Net(gate=nn.Linear(WIDTH, 1), experts=nn.ModuleList(nn.Linear(WIDTH, 3) for _ in range(3))).double()
+
+    def losses(x, chosen):
+        found, gate = torch.zeros(len(x), 3, dtype=x.dtype), model.gate(x).sigmoid().squeeze(1)
+        for k, expert in enumerate(model.experts):
+            mine = (chosen == k).nonzero().squeeze(1)
+            found = found.index_add(0, mine, shaped(expert(x[mine]), gate[mine]))
+        return square_loss(found)
+
+    assert_units(model, losses(R(4, WIDTH).double(), torch.tensor([0, 2, 2, 0])))
+    assert_units(model, losses(R(4, WIDTH).double(), torch.tensor([1, 1, 1, 1])))

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from discreet import PrivacyError
-from discreet.gradients import ops, torch_internals
+from discreet.gradients import Engine, ops, torch_internals
+from discreet.gradients.graph import FreePasses
 from discreet.gradients.rules import registry
 from discreet.gradients.torch_internals import check_fields
 
@@ -47,3 +48,34 @@ def test_what_every_op_is_asked_for_is_checked(monkeypatch):
     monkeypatch.setattr(torch_internals, "_OF_EVERY_OP", ("_sequence_nr", "_age"))
     with pytest.raises(PrivacyError, match="_age"):
         torch_internals._check_torch()
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_probes_add_up_in_one_order_and_leave_torch_as_it_was(before):
+    torch._C._set_deterministic_algorithms(before)
+    try:
+        with torch_internals.in_one_order():
+            assert torch.are_deterministic_algorithms_enabled()
+            assert torch.is_deterministic_algorithms_warn_only_enabled() is not before
+        assert torch.are_deterministic_algorithms_enabled() is before
+        with pytest.raises(ZeroDivisionError), torch_internals.in_one_order():
+            raise ZeroDivisionError
+        assert torch.are_deterministic_algorithms_enabled() is before
+    finally:
+        torch._C._set_deterministic_algorithms(False)
+
+
+def test_the_graph_is_probed_in_one_order(monkeypatch):
+    """Messages of many graphs are added up by several threads, else in an order of chance."""
+    seen = []
+    run = FreePasses.run
+
+    def noted(*args, **more):
+        seen.append((torch.are_deterministic_algorithms_enabled(), more["retain"]))
+        return run(*args, **more)
+
+    monkeypatch.setattr(FreePasses, "run", noted)
+    model = torch.nn.Linear(3, 2)
+    Engine(model).gradients(model(torch.randn(4, 3)).square().sum(1), 4)
+    assert (True, True) in seen
+    assert not torch.are_deterministic_algorithms_enabled()

@@ -1,5 +1,6 @@
 """Flower carries the same mechanism: the same update as in one process, and no client can do more than its bound."""
 
+import itertools
 import logging
 import os
 import pickle
@@ -28,11 +29,13 @@ from flwr.supercore.task_identity import TaskIdentity
 from discreet import (
     AdaptiveClip,
     AutomaticClip,
+    BLTGaussian,
     Clip,
     ConfigError,
     FixedSize,
     Gaussian,
     Mechanism,
+    MinSeparation,
     PerLayerClip,
     Plan,
     Poisson,
@@ -92,8 +95,8 @@ class Recorded(Rounds):
         super().__init__(*args, **kwargs)
         self.drawn, self.added = [], []
 
-    def draw(self):
-        self.drawn.append(super().draw())
+    def draw(self, **there):
+        self.drawn.append(super().draw(**there))
         self.added.append([])
         return self.drawn[-1]
 
@@ -812,6 +815,47 @@ def test_a_node_that_comes_back_as_itself_is_asked_again_who_it_is():
     _, rounds = federate(grid, make_plan(steps=3))
     assert [3 in added for added in rounds.added] == [True, False, True]
     assert sum(m.metadata.message_type == "query" for node, m in grid.asked if node == 103) == 2
+
+
+def apart(steps, separation, most, batch_size=2):
+    sampling = MinSeparation(examples=USERS, batch_size=batch_size, separation=separation, most=most)
+    return Plan(sampling=sampling, mechanism=Mechanism(Clip(0.3), BLTGaussian(1.0)), steps=steps, delta=1e-5)
+
+
+def test_the_server_asks_nobody_too_soon_again_and_only_who_is_there(tmp_path):
+    ledger, grid = tmp_path / "ledger.jsonl", Restarting({900: honest(3)})  # user 3 comes back as another node
+    _, rounds = federate(grid, apart(12, 3, 2), ledger=ledger)
+    when = {u: [t for t, drawn in enumerate(rounds.drawn) if u in drawn] for u in range(USERS)}
+    assert all(len(steps) <= 2 for steps in when.values())
+    assert all(later - sooner >= 3 for steps in when.values() for sooner, later in itertools.pairwise(steps))
+    assert sum(len(steps) for steps in when.values()) == 2 * USERS  # nobody is kept waiting for more than that
+    assert [sorted(a) for a in rounds.added] == [sorted(d) for d in rounds.drawn]
+    for node, user in ((100 + u, u) for u in range(USERS) if u != 3):
+        assert len(grid.rounds_of(node)) == len(when[user])
+    assert len(grid.rounds_of(103)) + len(grid.rounds_of(900)) == len(when[3])
+    assert verify(ledger).runs[0].guarantee.epsilon == rounds.guarantee().epsilon
+
+
+def test_who_took_part_before_a_server_that_knows_nothing_of_it_waits(tmp_path):
+    class Killed(Exception):
+        pass
+
+    ledger, model = tmp_path / "ledger.jsonl", make_model()
+    rounds = Rounds(model, apart(9, 3, 2), ledger, seed=7)
+
+    def after(released):
+        if released == 2:
+            raise Killed
+
+    with pytest.raises(Killed):
+        Federation(rounds, torch.optim.SGD(model.parameters(), lr=1.0), timeout=0.0, patience=0.0, after=after).start(
+            everybody()
+        )
+    rounds.detach()
+    _, again = federate(everybody(), apart(9, 3, 2), ledger=ledger)
+    assert [len(drawn) for drawn in again.drawn[:2]] == [0, 0]  # rounds 2 and 3: anybody may have been in round 1
+    assert [len(drawn) for drawn in again.drawn] == [0, 0, 2, 2, 2, 0, 0]  # and each has one time left
+    assert sorted(itertools.chain(*again.drawn)) == list(range(USERS))
 
 
 def test_a_plan_that_names_no_number_of_users_is_refused():

@@ -303,3 +303,14 @@ def test_a_named_run_of_ones_own_ledger(tmp_path):
     account.spend()
     account.close()
     assert RunLedger(replace(ledger, run=None), plan(), LAYOUT).name == "0123abcd"
+
+
+def test_the_lock_that_a_run_left_that_has_ended_is_swept(table, tmp_path):
+    train(config(table, run=shared(tmp_path)), tmp_path / "a")
+    lock = tmp_path / f"all.jsonl.{named(tmp_path / 'a')}.lock"
+    lock.touch()  # as an unlink leaves it that the system refused
+    assert resume(tmp_path / "a").already
+    assert not lock.exists()
+    (tmp_path / "all.jsonl").rename(tmp_path / "elsewhere")
+    assert resume(tmp_path / "a").already  # by its extract
+    assert not (tmp_path / "all.jsonl").exists()

@@ -158,7 +158,7 @@ def test_a_ledger_that_cannot_be_written_is_one_line_of_error_and_nothing_is_rel
         patch.setattr("sys.argv", ["discreet", "resume", str(stopped)])
         with pytest.raises(SystemExit) as caught:
             main()
-    assert caught.value.code == 2
+    assert caught.value.code == 3
     assert ledger.read_bytes() == before
     with monkeypatch.context() as patch:
         patch.setattr(storage, "append", full)
@@ -194,7 +194,7 @@ def test_what_was_tested_is_in_the_ledger_and_in_what_is_verified(run):
     assert any(c.status == "checked" for c in own.rests_on)
     assert set(own.rests_on) <= set(own.guarantee.conditions)
     assert own.ended
-    assert set(own.files) == {"model.safetensors", "metrics.jsonl"}
+    assert set(own.files) == {"model.safetensors", "model.json", "metrics.jsonl"}
 
 
 def test_what_was_tested_is_known_of_a_run_that_was_stopped(stopped):

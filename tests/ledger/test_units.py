@@ -33,8 +33,9 @@ from discreet import (
     verify,
 )
 from discreet.accounting import cost, delta_curve, figures
+from discreet.accounting.event_serialization import event_from_dict, event_to_dict
 from discreet.accounting.events import Event, Magnitudes, units_of
-from discreet.accounting.guarantee import Guarantee, event_from_dict, event_to_dict, guarantee
+from discreet.accounting.guarantee import Guarantee, guarantee
 from discreet.cli.app import app
 from discreet.data.ranges import private_ranges, ranges_cost
 from discreet.features import PrivatePCA, Whitening

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from discreet import BoundedNetwork, Clip, ConfigError, Gaussian, Mechanism, Plan, Poisson, attach, methods
 from discreet.features import Projection
 from discreet.models import networks as models
+from discreet.models.pretrained import NETWORKS
 from discreet.nn import BELU, BoundedTanh, TemperedSigmoid
 
 MNIST, DIGITS, CIFAR = (1, 28, 28), (1, 8, 8), (3, 32, 32)
@@ -74,9 +75,10 @@ def modules(model, kind):
 
 def test_names_have_one_line_each_and_all_can_be_built():
     found = models.names()
-    assert list(found) == ["linear", "mlp", "cnn", "abadi", "belu", "alexnet", "wrn-16-4"]
+    own = ["linear", "mlp", "cnn", "abadi", "belu", "alexnet", "wrn-16-4"]
+    assert list(found) == [*own, *NETWORKS]
     assert all(words and "\n" not in words for words in found.values())
-    for name in found:
+    for name in own:  # test_finetuning.py has the public ones
         assert isinstance(models.build(name, MNIST, 10), nn.Module)
 
 

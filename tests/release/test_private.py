@@ -1,6 +1,7 @@
 import copy
 import io
 import math
+import os
 import pickle
 import re
 from dataclasses import replace
@@ -11,7 +12,7 @@ import torch
 from scipy import stats
 from torch import nn
 from torch.nn import functional as F
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, get_worker_info
 
 import discreet
 from discreet import (
@@ -27,7 +28,7 @@ from discreet import (
     PrivacyError,
     attach,
 )
-from discreet.release.draws import checked_draw
+from discreet.cli import exits
 
 N, D, K = 40, 6, 3
 
@@ -240,9 +241,10 @@ def test_a_bounded_network_does_not_tell_how_many_rows_it_was_given():
 
 
 @pytest.mark.parametrize("drawn", [(0, 1, 4040), (-17, 3), 0.25, ((7, 8), (9, 10))])
-def test_no_error_about_a_draw_shows_it(drawn):
+def test_no_error_about_a_draw_shows_it(drawn, monkeypatch):
+    monkeypatch.setattr(Poisson, "draw", lambda *_: drawn)
     with pytest.raises(PrivacyError, match="no list of indices") as refused:
-        checked_draw(drawn, 40)
+        next(attach(network(), plan(batch_size=30)).batches(data()))
     assert not re.findall(r"\d", str(refused.value))
 
 
@@ -685,7 +687,6 @@ def hooked():
         (hooked, PrivacyError, "gradient hook"),
         (lambda: nn.DataParallel(network()), PrivacyError, "attach the module inside"),
         (lambda: network().requires_grad_(False), ConfigError, "no trainable parameters"),
-        (lambda: nn.Linear(3, 2, dtype=torch.complex64), ConfigError, "only real floating point"),
         (lambda: "model", ConfigError, "not a torch.nn.Module"),
     ],
 )
@@ -960,3 +961,27 @@ def test_torchs_own_lstm_in_bfloat16_and_under_autocast():
         found.append(torch.cat([p.grad.float().flatten() for p in model.parameters()]))
     for short in found[1:]:
         assert float((short - found[0]).norm()) < 0.05 * float(found[0].norm())
+
+
+class Dying(Records):
+    """Rows of which reading the last kills the process that reads it."""
+
+    def __getitem__(self, i):
+        if i == len(self) - 1 and get_worker_info() is not None:
+            os._exit(1)
+        return super().__getitem__(i)
+
+
+def test_a_loaders_worker_that_dies_is_an_error_of_one_line_and_the_step_is_not_counted(capsys):
+    model = network()
+    private = attach(model, plan(batch_size=len(Records()), steps=12, noise=0.3), seed=8)
+
+    def run():
+        for batch in private.batches(Dying(), num_workers=1):
+            private.backward(losses(model, batch["x"], batch["y"]))
+
+    with pytest.raises(RuntimeError, match="DataLoader worker") as error:
+        run()
+    assert private.released == 0
+    assert exits.ended_by(error.value) == 2
+    assert capsys.readouterr().err.count("\n") == 1

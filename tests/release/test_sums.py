@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from discreet import Gaussian, PrivacyError
-from discreet.release.sums import FloatSums
+from discreet.release.sums import Drawing, FloatSums
 from discreet.stages.noise.random import KeyTree
 
 LIKE = {"weight": torch.zeros(30, 40), "bias": torch.zeros(30), "scalar": torch.zeros(())}
@@ -34,11 +34,11 @@ def test_a_single_value_that_was_not_filled_is_refused(dtype, place, value, monk
     monkeypatch.setattr(Holes, "place", place, raising=False)
     monkeypatch.setattr(Holes, "value", value, raising=False)
     with pytest.raises(PrivacyError, match="did not fill"):
-        sums(dtype).release(Holes(1.0), dict.fromkeys(LIKE, 1.0), source())
+        sums(dtype).noised(Drawing(Holes(1.0), dict.fromkeys(LIKE, 1.0), source()))
 
 
 def test_noise_too_large_to_be_squared_is_released():
-    found = sums().release(Gaussian(1.0), dict.fromkeys(LIKE, 1e37), source())
+    found = sums().noised(Drawing(Gaussian(1.0), dict.fromkeys(LIKE, 1e37), source()))
     assert all(t.isfinite().all() for t in found.values())
     assert found["weight"].abs().max() > 1e37
 
@@ -47,15 +47,15 @@ def test_noise_too_large_to_be_squared_is_released():
 def test_a_release_is_sum_plus_noise_times_the_factor_and_clears(dtype):
     made = sums(dtype)
     noise = source().normals(1231, dtype)
-    found = made.release(Gaussian(1.0), dict.fromkeys(LIKE, 1.0), source(), 0.125)
+    found = made.noised(Drawing(Gaussian(1.0), dict.fromkeys(LIKE, 1.0), source(), 0.125))
     assert {n: t.shape for n, t in found.items()} == {n: t.shape for n, t in LIKE.items()}
     assert torch.equal(torch.cat([t.reshape(-1) for t in found.values()]), (noise + 2) * 0.125)
-    again = made.release(Gaussian(1.0), dict.fromkeys(LIKE, 1.0), source())
+    again = made.noised(Drawing(Gaussian(1.0), dict.fromkeys(LIKE, 1.0), source()))
     assert torch.equal(torch.cat([t.reshape(-1) for t in again.values()]), noise)
 
 
 def test_each_tensor_gets_the_noise_of_its_own_scale():
-    found = sums().release(Gaussian(1.0), {"weight": 1.0, "bias": 0.0, "scalar": 0.0}, source())
+    found = sums().noised(Drawing(Gaussian(1.0), {"weight": 1.0, "bias": 0.0, "scalar": 0.0}, source()))
     assert found["weight"].std() > 0.9
     assert torch.equal(found["bias"], torch.full((30,), 2.0))
     assert found["scalar"] == 2

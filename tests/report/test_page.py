@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
-from html import escape
+from html import escape, unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -312,7 +312,7 @@ def test_the_figures_are_those_of_the_files(runs):
     assert "derived again from the ledger alone, and agrees" in text
     for condition in proven.conditions:
         assert found.pieces[found.pieces.index(condition.text) - 1] == condition.status
-    for what, share in proven.attacker().items():
+    for what, share in proven.attacker(classes=None).items():  # nobody has said how many labels there are
         told = float(found.after(what).rstrip("%"))
         assert share * 100 - 1e-6 <= told < share * 100 + 0.01
     for name, value in read(runs["fair"]).versions.items():
@@ -321,7 +321,8 @@ def test_the_figures_are_those_of_the_files(runs):
 
 def test_the_guarantee_is_quoted_word_for_word(runs):
     proven = stated(runs["fair"])
-    assert str(replace(proven, conditions=())) in shown(runs["fair"]).pieces
+    quoted = next(a for a in re.findall(r'<p class="statement">(.*?)</p>', render([read(runs["fair"])])))
+    assert unescape(re.sub(r"</?a[^>]*>", "", quoted)) == str(replace(proven, conditions=()))
 
 
 def test_what_is_broken_is_red_and_on_top(runs):
@@ -557,7 +558,8 @@ def test_whatever_a_file_says_stays_text(fair, tmp_path):
 def test_a_page_needs_nothing_from_elsewhere_and_lets_nothing_else_run(runs):
     text = render([read(runs["fair"])])
     found = Parsed(text)
-    assert [a["href"] for _, a in found.elements if "href" in a] == ["data:,"]
+    leads = {a["href"] for _, a in found.elements if "href" in a} - {"data:,"}
+    assert leads <= {f"#{a['id']}" for _, a in found.elements if "id" in a}  # to places on the page alone
     assert not any("src" in a or "style" in a for _, a in found.elements)
     assert not re.search(r"https?:|url\(|@import", text)
     policy = next(a["content"] for a in found.all("meta") if "http-equiv" in a)
@@ -643,7 +645,9 @@ def browse(path, profile):
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking"]
     flags += [f"--user-data-dir={profile}", f"--log-net-log={net}", "--window-size=1280,900"]
     flags += ["--enable-logging=stderr", "--virtual-time-budget=2000", "--dump-dom"]
-    done = subprocess.run([CHROMIUM, *flags, path.as_uri()], capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(
+        [CHROMIUM, *flags, path.as_uri()], capture_output=True, text=True, encoding="utf-8", timeout=120, check=True
+    )
     ours = re.compile(
         r'"initiator":"(?!not an origin)[^"]*".*?"url":"([^"]*)"'
     )  # an event a line; the rest is Chromium's

@@ -3,11 +3,12 @@ import json
 import pytest
 import torch
 from safetensors.torch import load_file
-from small_runs import config
+from small_runs import Killed, config
 
 from discreet import ConfigError, PrivacyError
 from discreet.runs.config import from_dict
 from discreet.runs.outcome import read_end
+from discreet.runs.progress import Watch
 from discreet.runs.run import resume, train
 
 
@@ -39,3 +40,25 @@ def test_a_changed_guarantee_is_not_repeated(tmp_path):
     path.write_text(json.dumps(values | {"epsilon": values["epsilon"] / 2}))
     with pytest.raises(PrivacyError, match="says less than its ledger proves"):
         resume(tmp_path / "run")
+
+
+def test_of_two_measurements_of_the_last_step_the_later_holds(table, tmp_path):
+    """A crash that took the last checkpoint takes steps, too, where an epoch cannot be gone on with."""
+    stages = {
+        "sampling": {"type": "Allocation", "batches": 2},
+        "bound": {"type": "Clip", "norm": 1.0},
+        "noise": {"type": "Gaussian"},
+    }
+    made = config(table, stages=stages, budget={"steps": 4}, evaluation={"every": 0.5})
+
+    def die(record):
+        if record["step"] == 3:
+            raise Killed
+
+    with pytest.raises(Killed):
+        train(made, tmp_path / "a", Watch(record=die))
+    outcome = resume(tmp_path / "a")
+    steps = [json.loads(line)["step"] for line in (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [1, 2, 3, 3]
+    again = read_end(tmp_path / "a")
+    assert (again.accuracy, again.merit) == (outcome.accuracy, json.loads(json.dumps(outcome.merit)))

@@ -2,6 +2,7 @@ import pytest
 
 from discreet import AdaptiveClip, BoundedNetwork, ConfigError, Encode, Gaussian, Kalman, Poisson
 from discreet.runs.config import from_dict
+from discreet.stages.sampling import WeightedPoisson
 
 
 def budget(**more):
@@ -32,6 +33,14 @@ def test_a_model_tells_a_preset_what_it_needs_to_know():
     assert bound.size == 15
     published = {"method": {"name": "tanh_filter", "settings": {"form": "paper"}}, "budget": {"epochs": 2.0}}
     assert from_dict(published).plan(1_000, nn.Linear(4, 3)).mechanism.bound.size == 15
+
+
+def test_strata_have_sizes_of_their_own():
+    sampling = {"type": "WeightedPoisson", "sizes": [90, 10], "batch_sizes": [5, 5]}
+    stages = {"sampling": sampling, "bound": {"type": "Clip", "norm": 0.5}, "noise": {"type": "Gaussian"}}
+    plan = from_dict({"budget": {"noise": 2.0, "epochs": 2.0}, "stages": stages}).plan(100)
+    assert plan.sampling == WeightedPoisson(sizes=(90, 10), batch_sizes=(5, 5))
+    assert plan.steps == 20
 
 
 def test_stages_one_by_one():

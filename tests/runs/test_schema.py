@@ -1,3 +1,4 @@
+import runpy
 from pathlib import Path
 
 from discreet import methods
@@ -14,6 +15,11 @@ def test_every_field_is_documented_here_and_in_the_docs():
     for field in fields:
         assert field.description
         assert f"`{field.name}`" in text.split(f"## [{field.section}]")[1].split("\n## ")[0], field
+
+
+def test_the_page_is_what_its_script_prints(capsys):
+    runpy.run_path(str(DOCS.parents[1] / "benchmarks" / "config_page.py"), run_name="__main__")
+    assert DOCS.read_text() == capsys.readouterr().out, "python benchmarks/config_page.py > docs/config.md"
 
 
 def test_the_methods_are_those_there_are():

@@ -381,7 +381,7 @@ def test_a_seeded_run_in_a_data_sets_ledger_breaks_itself_and_the_total_and_no_o
     assert not ledger.guarantee().sound
 
 
-def test_noise_follows_a_contract_that_changes_in_place():
+def test_noise_follows_a_contract_that_changes_in_place(monkeypatch):
     """A bound should not, but if it does, the noise is that of what it says now."""
 
     class Moody(Normalise):
@@ -391,9 +391,17 @@ def test_noise_follows_a_contract_that_changes_in_place():
             self.says.members, self.says.size = layout.names, sum(layout.sizes)
             return Blocks((self.says,))
 
-    private, _ = train(plan(Moody(), Gaussian(1.0)))
-    aggregate, layout = private._aggregate, private._aggregate.layout
-    for norm, factor in ((1.0, 1.0), (3.0, 1.0), (3.0, 0.5), (1.0, 1.0)):
+    model = nn.Linear(5, 3)
+    private = attach(model, plan(Moody(), Gaussian(1.0)), seed=1)
+    total, rows = private._aggregate, (torch.randn(60, 5), torch.randint(3, (60,)))
+    scales, noised = [], total._sums.noised
+
+    def recorded(drawing):
+        scales.append(dict(drawing.scales))
+        return noised(drawing)
+
+    monkeypatch.setattr(total._sums, "noised", recorded)
+    for (x, y), norm in zip(private.batches(rows), (1.0, 3.0, 3.0, 0.5, 1.0), strict=True):
         Moody.says.norm = norm
-        contract = aggregate.bound.contract(layout, None)
-        assert aggregate._scales(contract, factor) == dict.fromkeys(layout.names, norm * factor)
+        private.backward(F.cross_entropy(model(x), y, reduction="none"))
+        assert scales[-1] == dict.fromkeys(total.layout.names, norm)

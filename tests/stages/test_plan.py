@@ -33,7 +33,7 @@ def test_epochs_become_steps():
         ({"delta": -1e-5}, "delta is -1e-05"),
         ({"delta": 1.0}, "below 1"),
         ({"delta": 1e-320}, "from 1e-100"),
-        ({"epsilon": 10**400}, "finite number"),
+        ({"epsilon": 10**400}, "whole number of 1,329 bits"),
         ({"delta": math.nan}, "delta is nan"),
         ({"steps": -3}, "steps is -3"),
         ({"steps": 1.5}, "whole number"),

@@ -4,6 +4,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from discreet import (
@@ -17,6 +18,10 @@ from discreet import (
     Plan,
     Poisson,
     Shuffled,
+    WeightedPoisson,
+    calibrate,
+    fit,
+    verify,
 )
 from discreet.accounting import cost
 from discreet.stages.noise.random import KeyTree
@@ -210,3 +215,97 @@ def test_permutations_and_whole_numbers_are_uniform():
     assert drawn.max() == 6
     assert stats.chisquare(np.bincount(drawn)).pvalue > 1e-6
     assert source.below(1, 3).tolist() == [0, 0, 0]
+
+
+# --- chances that differ ---------------------------------------------------------------------------------------------
+
+
+def weighted(noise=1.0, steps=20, sampling=None, **changes):
+    sampling = sampling or WeightedPoisson(sizes=(60, 20, 10), batch_sizes=(6, 4, 0), **changes)
+    return Plan(sampling=sampling, mechanism=Mechanism(Clip(1.0), Gaussian(noise)), steps=steps, delta=1e-5)
+
+
+def test_each_stratum_has_its_own_chance():
+    """2,000 draws: each one's count within six standard deviations, and no coin has to do with another's."""
+    sampler, root = weighted().sampling, KeyTree(seed=8)
+    there = np.zeros((2000, 90))
+    for step in range(2000):
+        drawn = sampler.draw(90, step, 0, streams(root))
+        assert (np.diff(drawn) > 0).all()
+        there[step, drawn] = 1
+    rates = np.repeat([0.1, 0.2, 0.0], [60, 20, 10])
+    assert (np.abs(there.mean(0) - rates) <= 6 * np.sqrt(rates * (1 - rates) / 2000)).all()
+    together = (there[:, :80] - rates[:80]).T @ (there[:, :80] - rates[:80]) / 2000
+    assert np.abs(together - np.diag(np.diag(together))).max() < 6 * 0.16 / 2000**0.5
+
+
+def test_one_stratum_is_poisson():
+    one, plain = WeightedPoisson(sizes=(90,), batch_sizes=(9,)), Poisson(examples=90, batch_size=9)
+    root = KeyTree(seed=3)
+    for step in range(9):
+        assert np.array_equal(one.draw(90, step, 0, streams(root)), plain.draw(90, step, 0, streams(root)))
+    assert one.contract() == plain.contract()
+    assert (one.steps_for(7.0), one.epochs_in(70), one.largest_batch_size) == (70, 7.0, 90)
+
+
+@pytest.mark.parametrize("adjacency", ["zero-out", "replace"])
+def test_the_largest_chance_is_charged_and_is_what_its_stratum_spends(adjacency):
+    made = weighted(adjacency=adjacency)
+    plain = weighted(sampling=Poisson(examples=20, batch_size=4, adjacency=adjacency)).guarantee()
+    strata = [weighted(sampling=made.sampling.of_stratum(j)).guarantee().epsilon for j in (0, 1)]
+    assert made.guarantee().epsilon == plain.epsilon == strata[1] > strata[0]
+    with pytest.raises(ConfigError, match="nobody of stratum 2 ever takes part"):
+        made.sampling.of_stratum(2)
+
+
+def test_a_smaller_chance_is_no_easier_to_tell_at_any_point_of_the_curve():
+    """The mixture of P1 and Q at a smaller rate, both ways, of a pair that is neither Gaussian nor symmetric."""
+    random = np.random.default_rng(0)
+    first, without = random.dirichlet(np.ones(9), 2)
+    for low, high in ((0.05, 0.2), (0.3, 0.31), (0.6, 1.0)):
+        small, large = ((1 - q) * without + q * first for q in (low, high))
+        for a in np.geomspace(0.05, 20, 60):
+            assert np.maximum(small - a * without, 0).sum() <= np.maximum(large - a * without, 0).sum() + 1e-15
+            assert np.maximum(without - a * small, 0).sum() <= np.maximum(without - a * large, 0).sum() + 1e-15
+
+
+def test_another_batch_size_is_shared_in_proportion():
+    sampler = WeightedPoisson(sizes=(60, 20, 10), batch_sizes=(6, 4, 1))
+    assert [sampler.with_batch_size(b).batch_sizes for b in (22, 1, 12)] == [(12, 8, 2), (1, 0, 0), (7, 4, 1)]
+    assert sampler.with_batch_size(sampler.largest_batch_size).contract().rate == 1
+    found = calibrate(weighted(noise=2.0, sampling=sampler), epsilon=3, solve_for="batch_size")
+    assert found.guarantee().epsilon <= 3
+    assert found.sampling.batch_size > 11
+
+
+def test_a_run_with_strata_is_counted_verified_and_resumed(tmp_path):
+    made, x = weighted(), torch.randn(90, 3)
+    rows = x, (x[:, 0] > 0).long()
+    settings = {"ledger": tmp_path / "ledger.jsonl", "checkpoint": tmp_path / "checkpoint"}
+    first = fit(torch.nn.Linear(3, 2), rows, made, stop=lambda: True, **settings)
+    assert not first.finished
+    done = fit(torch.nn.Linear(3, 2), rows, made, **settings)
+    (run,) = verify(tmp_path / "ledger.jsonl").runs
+    assert run.released == 20
+    assert run.guarantee.epsilon == done.guarantee.epsilon == made.guarantee().epsilon
+    assert "which stratum each example is in is public" in str(done.guarantee)
+    made.save(tmp_path / "plan.toml")
+    assert Plan.load(tmp_path / "plan.toml") == made
+    with pytest.raises(ConfigError, match="the data has 80 examples, the plan says 90"):
+        fit(torch.nn.Linear(3, 2), (x[:80], rows[1][:80]), made)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "batch_sizes", "words"),
+    [
+        ((), (), "a number for each stratum"),
+        ((5, 5), (1,), "2 sizes and 1 batch_sizes"),
+        ((5, 5), (6, 1), "6 of a stratum of 5 examples; the most is 5"),
+        ((5, 5), (0, 0), "are all 0"),
+        ((5, 0), (1, 0), "sizes is 0"),
+        ((5, 5), (-1, 2), "batch_sizes is -1"),
+    ],
+)
+def test_strata_that_make_no_sense_are_refused(sizes, batch_sizes, words):
+    with pytest.raises(ConfigError, match=words):
+        WeightedPoisson(sizes=sizes, batch_sizes=batch_sizes)

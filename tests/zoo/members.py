@@ -6,8 +6,9 @@ from zoo.cases import REGISTERED, Member
 
 THEMES = [
     "closed", "padding", "objects", "state", "loops", "backward", "normalisation", "losses", "between",
-    "chance", "lent",
+    "chance", "lent", "hidden",
     "sound_networks", "sound_sequences", "sound_state", "sound_random", "sound_losses", "sound_chance",
+    "sound_hidden",
 ]  # fmt: skip
 
 for theme in THEMES:

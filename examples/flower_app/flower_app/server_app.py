@@ -24,7 +24,7 @@ def serve(grid: Grid, settings: Settings) -> None:
     seed = None if settings.seed < 0 else settings.seed
     rounds = Rounds(model, settings.plan, out / "ledger.jsonl", seed=seed)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    Federation(rounds, optimizer, timeout=120, patience=120).start(grid)
+    Federation(rounds, optimizer, timeout=3600, patience=3600).start(grid)
     x, y = held_out()
     with torch.no_grad():
         right = float((model(x).argmax(1) == y).float().mean())

@@ -9,12 +9,19 @@
     pld_grid.py, pld.py   losses on a grid, and their composition over a run
     moments.py, rdp.py    the same by Rényi divergences
     gaussian.py           Gaussian curves in closed form, and any noise behind a Gaussian
+    allocation.py         an epoch in which each unit is in one batch, secretly
+    shuffling.py          what a shuffled pass gives away for certain
     hops.py               groups and replacements hop by hop, and draws that may overflow
     tuning.py             the best of several runs
     tradeoff.py           what a guarantee lets an attacker do
     guarantee.py          in words
     calibrate.py          solved the other way round
-    serialization.py      stages and events as plain values
+    serialization.py      stages as plain values
+    event_serialization.py  events and tunings as plain values
+    numerics.py           where a growing function passes a value
+
+To add an accountant: a class in accountants.py, and its name in the tuple ACCOUNTANTS there. Its mathematics has a file
+of its own beside it.
 """
 
 import math
@@ -58,7 +65,7 @@ def cost(events: Sequence[Event], delta: float, tuning: "Tuning | None" = None, 
     events = _that_count(events)
     if not events:
         return Cost(0.0, "no release")
-    if tuning is None and any(p.multiplier == 0 and not p.pure and (p.law is None or p.scale == 0) for p in events):
+    if tuning is None and any(without_noise(p) for p in events):
         return Cost(math.inf, "no noise, so nothing is proven")
     mixed = _mixed(events)
     if mixed is not None:
@@ -135,6 +142,12 @@ def _that_count(events: Sequence[Event]) -> list[Event]:
     return [p for p in merge(moving) if p.steps > 0 and p.rate > 0]
 
 
+def without_noise(event: Event) -> bool:
+    """Whether nothing hides what a release shows."""
+    known = event.pure or event.best is not None
+    return event.multiplier == 0 and not known and (event.law is None or event.scale == 0)
+
+
 def _check_delta(delta: float) -> None:
     if not (isinstance(delta, float) and 0 < delta < 1):
         raise ConfigError(f"delta is {delta!r}; it must be a number between 0 and 1.")
@@ -163,11 +176,13 @@ def _of_the_best(events: Sequence[Event], delta: float, tuning: "Tuning") -> Cos
     """The best of several runs, by Rényi divergences."""
     from discreet.accounting import rdp
     from discreet.accounting.accountants import RENYI
-    from discreet.accounting.tuning import tuned
+    from discreet.accounting.tuning import of_the_best
 
-    if any(p.slack for p in events):
+    several = [*events, *(event for candidate in tuning.candidates for event in candidate)]
+    if any(p.slack for p in several):
         return Cost(math.inf, "no cost of tuning is known where a cap can be met")
-    divergences = tuned(rdp.divergences(events), rdp.ORDERS, tuning)
+    _check_alike(several)
+    divergences = of_the_best(tuning, events)
     words = f"{RENYI.name}, of the best of {tuning.runs:g} runs on average ({tuning.distribution})"
     return Cost(rdp.improved(divergences, rdp.ORDERS, delta), words)
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Protocol
 
 from discreet.accounting import gaussian
@@ -13,6 +14,8 @@ class Accountant(Protocol):
 
     Events come merged: all of one unit, relation and size of group, none without effect, none with an overflow.
     """
+
+    def __hash__(self) -> int: ...
 
     @property
     def name(self) -> str:
@@ -124,7 +127,7 @@ class LossDistributions(_Quick):
     name = "privacy-loss distribution, both directions"
 
     def covers(self, events: Sequence[Event]) -> bool:
-        if any(p.hardening == "exact" for p in events):
+        if any(p.hardening == "exact" or p.best is not None for p in events):
             return False
         return all(p.scheme != "fixed-batches" and (p.multiplier == 0 or p.multiplier > 1e-3) for p in events)
 
@@ -148,7 +151,7 @@ class Renyi(_Quick):
         return True
 
     def quick(self, events: Sequence[Event]) -> bool:
-        return any(p.law is not None or p.hardening == "exact" for p in events)
+        return any(p.law is not None or p.hardening == "exact" or p.best is not None for p in events)
 
     def epsilon(self, events: Sequence[Event], delta: float) -> float:
         from discreet.accounting import rdp
@@ -174,17 +177,23 @@ def best(events: Sequence[Event], delta: float, *, thorough: bool = True) -> tup
     Returns:
         Epsilon and its accountant; infinity and PLAIN where nothing is proven.
     """
+    releases = tuple(events)
     least: float = math.inf
     by: Accountant = PLAIN
     for accountant in ACCOUNTANTS:
-        if not accountant.covers(events) or not (thorough or accountant.quick(events)):
+        if not accountant.covers(releases) or not (thorough or accountant.quick(releases)):
             continue
-        epsilon = accountant.epsilon(events, delta)
+        epsilon = _proven(accountant, releases, delta)
         if epsilon < least:
             least, by = epsilon, accountant
         if accountant.exact or least == 0:
             return epsilon, accountant
     return least, by
+
+
+@lru_cache(maxsize=4096)  # a plan is asked for its guarantee when it is solved, attached, saved, verified and shown
+def _proven(accountant: Accountant, events: tuple[Event, ...], delta: float) -> float:
+    return accountant.epsilon(events, delta)
 
 
 def moves(event: Event) -> int:

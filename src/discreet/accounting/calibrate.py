@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Literal
 
 from discreet._check import check_positive
 from discreet.accounting import cost, delta_curve
-from discreet.accounting.events import Event, check_units
+from discreet.accounting.events import Event, check_units, merge
 from discreet.accounting.tradeoff import TradeOff
+from discreet.accounting.tuning import Tuning
 from discreet.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 Unknown = Literal["noise", "steps", "batch_size"]
 
 _MOST_STEPS = 10**7
-_LEAST, _MOST = 1e-4, 1e7  # multipliers searched
+_LEAST, _MUCH, _MOST = 1e-4, 1e3, 1e7  # multipliers searched; beyond the second, first whether there is any
 
 
 def calibrate(
@@ -84,6 +85,40 @@ def calibrate(
     return replace(solved, epsilon=limit)
 
 
+def calibrate_together(
+    plans: "Sequence[Plan]", epsilon: float, tuning: Tuning, beside: Sequence[Sequence[Event]]
+) -> "list[Plan]":
+    """Plans of runs of which only the best is released, their noises solved so that all of it fits.
+
+    Guarantee: the best of a number of runs that is drawn by `tuning`, each by one of these plans that is drawn without
+    the data, is (epsilon, delta)-private, whichever plans were drawn. Each plan says so by itself: its tuning has the
+    releases of all.
+
+    Args:
+        plans: one for each setting that costs something else; alike in delta, unit and adjacency.
+        epsilon: the most that may be spent.
+        tuning: how many runs are drawn, and by what the best is known.
+        beside: for each plan what else its runs ask of the data: of a noisy score too.
+
+    Raises:
+        ConfigError: nothing fits, or the plans differ in delta.
+    """
+    if len({plan.delta for plan in plans}) != 1 or len(plans) != len(beside):
+        raise ConfigError("the plans of which the best is taken need one delta, and each what is asked beside it.")
+    alone, target = replace(tuning, candidates=()), epsilon
+    while True:
+        solved = [
+            calibrate(replace(plan, tuning=alone), target, beside=asked)
+            for plan, asked in zip(plans, beside, strict=True)
+        ]
+        costs = ((*plan.events(), *asked) for plan, asked in zip(solved, beside, strict=True))
+        joint = replace(tuning, candidates=tuple(dict.fromkeys(tuple(merge(releases)) for releases in costs)))
+        spent = cost([Event.of_best(joint)], plans[0].delta).epsilon
+        if spent <= epsilon:
+            return [replace(plan, tuning=joint, epsilon=epsilon) for plan in solved]
+        target *= 0.999 * epsilon / spent
+
+
 @dataclass(frozen=True)
 class _Target:
     """What may not be exceeded: an epsilon, or what an attacker achieves."""
@@ -132,7 +167,7 @@ def _solved(plan: "Plan", solve_for: Unknown, spent: Callable[["Plan"], float], 
     if not plan.mechanism.noise.solved:
         raise ConfigError(f"the noise must be known to solve for {solve_for}; give Gaussian(multiplier).")
     if solve_for == "steps":
-        steps = _largest(lambda n: spent(replace(plan, steps=n)), target.limit, _MOST_STEPS, plan.steps)
+        steps = largest(lambda n: spent(replace(plan, steps=n)), target.limit, _MOST_STEPS, plan.steps)
         if steps == 0:
             raise ConfigError(f"not even one step fits {target.words} with {plan.mechanism.noise!r}; add noise.")
         if steps == _MOST_STEPS:
@@ -143,7 +178,7 @@ def _solved(plan: "Plan", solve_for: Unknown, spent: Callable[["Plan"], float], 
         return replace(plan, sampling=plan.sampling.with_batch_size(size))
 
     most, start = plan.sampling.largest_batch_size, math.ceil(plan.sampling.batch_size)
-    size = _largest(lambda n: spent(of_size(n)), target.limit, most, start)
+    size = largest(lambda n: spent(of_size(n)), target.limit, most, start)
     if size == 0:
         raise ConfigError(
             f"not even batch size 1 fits {target.words} in {plan.steps:,} steps with {plan.mechanism.noise!r}; "
@@ -195,7 +230,7 @@ def _solve_noise(plan: "Plan", target: _Target, spent_by: Callable[["Plan"], flo
     low, high = 0.5, 1.0
     while spent(high) > epsilon:
         low, high = high, high * 2
-        if high > _MOST:
+        if high > _MUCH and spent(_MOST) > epsilon:
             raise ConfigError(f"no noise up to {_MOST:g} reaches {target.words} at delta {plan.delta:g}.")
     while spent(low) <= epsilon:
         low, high = low / 2, low
@@ -218,7 +253,7 @@ def _round_up(multiplier: float) -> float:
     return math.ceil(multiplier * scale) / scale
 
 
-def _largest(spent: Callable[[int], float], target: float, most: int, start: int) -> int:
+def largest(spent: Callable[[int], float], target: float, most: int, start: int) -> int:
     """The largest whole number up to `most` whose cost fits, with the next one not fitting; 0 if 1 does not fit.
 
     Costs grow about like a power: each guess is where the straight line through the logarithms of the last bracket

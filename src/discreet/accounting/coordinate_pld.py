@@ -11,6 +11,7 @@ from discreet.accounting.pld_grid import Losses, split
 
 _FINE = 0.01  # the grid's part in the deviation of the whole loss: inflates its variance by _FINE^2
 _MOST_POINTS = 1 << 21
+_NOTHING = -200.0  # the logarithm of a part of the spectrum that is left out: a million of them are 1e-80
 _ROUND_OFF = 1e-9  # by how much shifts are enlarged for what the masses of bins lose in float64
 
 
@@ -35,19 +36,23 @@ def losses(law: Law, shifts: Magnitudes, tail: float) -> Losses:
         step = (high - low) / _MOST_POINTS * 1.01
     first = math.floor(low / step)
     points = next_fast_len(math.ceil(high / step) - first + 1, real=True)
-    spectrum = np.zeros(points // 2 + 1, np.clongdouble)
+    logs = np.zeros(points // 2 + 1, np.clongdouble)
+    seen = np.arange(len(logs))  # the frequencies at which something is left: few, where there are many coordinates
     infinity = 0.0
-    for part, repeats in parts:
+    for part, repeats in sorted(parts, key=lambda p: -p[1] * float(p[0].masses @ p[0].values ** 2)):
         at = (int(part.first) + np.arange(len(part.masses))) % points
         folded = np.bincount(at, part.masses, points).astype(np.longdouble)
         with np.errstate(divide="ignore"):
-            spectrum += repeats * np.log(rfft(folded))
+            logs[seen] += repeats * np.log(rfft(folded)[seen])
+        seen = seen[logs[seen].real > _NOTHING]
         infinity += repeats * part.infinity
-    spectrum = np.exp(spectrum)
+    spectrum = np.zeros_like(logs)
+    spectrum[seen] = np.exp(logs[seen])
     spectrum[~np.isfinite(spectrum)] = 0
     total = np.roll(irfft(spectrum, points), -(first % points))
     error = float(np.finfo(np.longdouble).eps) * math.log2(points) * (1 + count)
     error *= math.sqrt(2) * float(np.linalg.norm(spectrum.astype(complex)))
+    error += 2 * points * math.exp(_NOTHING)
     masses = np.maximum(total, 0).astype(float)
     missing = max(0.0, 1 - float(masses.sum()))
     return Losses(step, first, masses, infinity + 2 * tail + error + missing)

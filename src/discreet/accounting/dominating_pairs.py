@@ -308,9 +308,9 @@ def _product(event: Event) -> tuple[Pair, Pair]:
         coarse = 10.0 ** (4 * math.floor(math.log10(tail) / 4))  # one of few, so that they are computed once
         return product.losses(law, shifts, coarse)
 
-    known = base(1e-16)
-    mixed = mixed_loss(known.values, event.rate)
-    masses = (1 - event.rate) * known.masses * np.exp(-known.values) + event.rate * known.masses
+    narrow = base(1e-16)
+    mixed = mixed_loss(narrow.values, event.rate)
+    masses = (1 - event.rate) * narrow.masses * np.exp(-narrow.values) + event.rate * narrow.masses
     mean = np.average(mixed, weights=masses)
     spread = max(math.sqrt(np.average((mixed - mean) ** 2, weights=masses)), 1e-12)
 

@@ -3,10 +3,13 @@
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from discreet._check import check_int, check_positive
 from discreet.errors import ConfigError, PrivacyError
+
+if TYPE_CHECKING:
+    from discreet.accounting.tuning import Tuning
 
 ROW = "example"  # the unit of a release that hides one row of the data, whoever it belongs to
 
@@ -103,7 +106,8 @@ class Event:
     what is hidden: "example", a row of the data, or "user", say, with all rows. Different units' do not add up.
     `theorem` says by which one so many releases are at least as revealing as a run of more steps: "C1", a whole run as
     one release, or "C4", a round through all groups as one.
-    `pure` is that of a mechanism of which only its epsilon is known (`Event.of_pure`).
+    `pure` is that of a mechanism of which only its epsilon is known (`Event.of_pure`); `best` that of the best of
+    several runs, of which its divergences are known (`Event.of_best`).
     """
 
     rate: float
@@ -122,6 +126,7 @@ class Event:
     crowded: float = 0.0
     crowded_rate: float = 0.0
     pure: float = 0.0
+    best: "Tuning | None" = None
 
     def __post_init__(self) -> None:
         numbers = (
@@ -157,6 +162,8 @@ class Event:
         plain = self.multiplier == 0 and self.law is None and self.rate == 1 and self.scheme == "poisson"
         if self.pure and not (plain and not self.overflow and not self.crowded and self.hardening == "idealised"):
             raise ConfigError("of a pure mechanism nothing but its epsilon is known: no rate, no noise, no cap.")
+        if self.best is not None and (self.pure or not plain or self.hardening != "idealised"):
+            raise ConfigError("of the best of several runs nothing but what these released is known.")
         if self.scheme == "allocation":
             self._check_allocation()
         if self.theorem == "C4" and self.group > 1 and self.rate < 1:
@@ -234,6 +241,22 @@ class Event:
         """
         return cls(1.0, 0.0, steps, adjacency=adjacency, unit=unit, pure=check_positive("epsilon", epsilon))
 
+    @classmethod
+    def of_best(cls, tuning: "Tuning") -> "Event":
+        """The best of several runs, released once, as one event: it composes with all else by Rényi divergences.
+
+        Args:
+            tuning: how many runs were drawn, and what each of them costs by its settings (`candidates`).
+        """
+        several = [event for events in tuning.candidates for event in events]
+        if not several or tuning.distribution == "all":
+            raise ConfigError("the best of several runs is known by the releases of its candidates; give them.")
+        kinds = {(event.adjacency == "replace", event.unit, event.group) for event in several}
+        if len(kinds) > 1 or several[0].group != 1:
+            raise PrivacyError("runs that are analysed under different relations or for different units have no best.")
+        known = "zero-out" if any(event.adjacency == "zero-out" for event in several) else several[0].adjacency
+        return cls(1.0, 0.0, 1, adjacency=known, unit=several[0].unit, best=tuning)
+
     def per(self, unit: str, rows: int) -> "Event":
         """The same releases, which hide one row now, for a unit that has at most so many rows: a user, say.
 
@@ -250,7 +273,8 @@ class Event:
                 f"releases for each {self.unit} are turned into those for each {unit}; it goes from rows."
             )
         sampled = self.rate != 1 or self.scheme != "poisson" or self.overflow > 0
-        if sampled or self.law is not None or self.hardening != "idealised" or self.group != 1:
+        other = self.law is not None or self.best is not None
+        if sampled or other or self.hardening != "idealised" or self.group != 1:
             how = f"at a rate of {self.rate:g}" if sampled else f"with {self.law or self.hardening!r} noise"
             raise PrivacyError(
                 f"what is released {how} protects each row, and what it is for a {unit} with up to {rows} rows is not "
@@ -261,7 +285,11 @@ class Event:
 
 
 def merge(events: Sequence[Event]) -> list[Event]:
-    """The same releases, with equal ones counted together: composition does not depend on the order."""
+    """The same releases, with equal ones counted together: composition does not depend on the order.
+
+    Args:
+        events: releases, of which equal ones may stand apart.
+    """
     counts: dict[Event, int] = {}
     for event in events:
         key = replace(event, steps=0)

@@ -64,14 +64,14 @@ def mu(value: float, target: float) -> float:
 
 def mixture_epsilon(weights: Sequence[float], mus: Sequence[float], target: float) -> float:
     """The smallest epsilon at which the average of several Gaussian curves is `target` (T7 of docs/theory.md)."""
-    known = [(w, m) for w, m in zip(weights, mus, strict=True) if w > 0 and m > 0]
+    parts = [(w, m) for w, m in zip(weights, mus, strict=True) if w > 0 and m > 0]
     missing = 1 - sum(weights)  # mass that was left out counts in full
     target = target * (1 - 1e-9) - max(0.0, missing)
     if target <= 0:
         return math.inf
 
     def excess(value: float) -> float:
-        return sum(w * delta(m, value) for w, m in known) - target
+        return sum(w * delta(m, value) for w, m in parts) - target
 
     if excess(0.0) <= 0:
         return 0.0

@@ -2,14 +2,16 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal
 
 from discreet._check import check_int, check_positive
-from discreet.accounting import cost, delta_curve, epsilon_by_accountant
-from discreet.accounting.events import ROW, Adjacency, Event, Magnitudes, Verdict, in_words, merge, units_of
-from discreet.accounting.serialization import build, describe, json_values
+from discreet._documents import parse_json
+from discreet.accounting import cost, delta_curve, epsilon_by_accountant, without_noise
+from discreet.accounting.event_serialization import event_from_dict, event_to_dict, tuning_from_dict, tuning_to_dict
+from discreet.accounting.events import ROW, Adjacency, Event, Verdict, in_words, merge, units_of
+from discreet.accounting.serialization import describe, json_values
 from discreet.accounting.tradeoff import GaussianFit, TradeOff, belief, gaussian_fit
 from discreet.accounting.tuning import Tuning
 from discreet.errors import ConfigError, PrivacyError
@@ -29,6 +31,14 @@ def weakest(conditions: Sequence[Condition]) -> Status:
     """How far something is known that rests on all of these."""
     order: tuple[Status, ...] = ("broken", "assumed", "checked", "proven")
     return min((c.status for c in conditions), key=order.index, default="proven")
+
+
+_ACCOUNTANTS = {
+    "pld": "privacy-loss distribution",
+    "rdp": "Rényi, improved conversion",
+    "rdp-mironov": "Rényi, Mironov's conversion",
+    "gaussian": "the Gaussian curve, without amplification",
+}
 
 
 @dataclass(frozen=True)
@@ -118,19 +128,19 @@ class Guarantee:
         values["conditions"] = [asdict(c) for c in self.conditions]
         values["claims"] = [asdict(c) for c in self.claims]
         values["phases"] = [event_to_dict(p) for p in self.events]
-        values["tuning"] = None if self.tuning is None else describe(self.tuning)
+        values["tuning"] = None if self.tuning is None else tuning_to_dict(self.tuning)
         return json.dumps(json_values({"format": _FORMAT} | values), ensure_ascii=False, indent=2)
 
     @classmethod
     def from_json(cls, text: str, laws: Sequence[type[Any]] = ()) -> "Guarantee":
         """The guarantee that `to_json` wrote; `laws` are your own noises, by class."""
         try:
-            values = json.loads(text)
+            values = parse_json(text)
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"this is not the JSON of a guarantee: {error}") from error
         if not isinstance(values, dict) or values.get("format") != _FORMAT:
-            found = values.get("format") if isinstance(values, dict) else type(values).__name__
-            raise ConfigError(f"the guarantee's format is {found!r}; this version reads {_FORMAT!r}.")
+            form = values.get("format") if isinstance(values, dict) else type(values).__name__
+            raise ConfigError(f"the guarantee's format is {form!r}; this version reads {_FORMAT!r}.")
         del values["format"]
         unknown = set(values) ^ {_KEYS.get(f.name, f.name) for f in fields(cls)}
         if unknown:
@@ -140,7 +150,7 @@ class Guarantee:
                 "conditions": tuple(Condition(**c) for c in values["conditions"]),
                 "claims": tuple(Claim(**_numbers(c)) for c in values["claims"]),
                 "events": tuple(event_from_dict(p, laws) for p in values["phases"]),
-                "tuning": None if values["tuning"] is None else build(values["tuning"], [Tuning]),
+                "tuning": None if values["tuning"] is None else tuning_from_dict(values["tuning"], laws),
             }
             told = any("unit" in event for event in values["phases"]) or settings["epsilon"] == math.inf
             if not told:  # written before events said whom they protect
@@ -148,6 +158,41 @@ class Guarantee:
             return cls(**settings)
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ConfigError(f"the guarantee cannot be read: {error}") from error
+
+    def at(self, delta: float | None = None, *, accountant: str | None = None) -> "Guarantee":
+        """The same releases at another delta, or by one accountant in place of the best; what they rest on stays.
+
+        Claims and `so_far` are left out, as they are of this delta.
+
+        Args:
+            delta: the delta at which epsilon is wanted.
+            accountant: pld, rdp, rdp-mironov or gaussian, or its name in `figures()`.
+
+        Raises:
+            ConfigError: there is no such accountant.
+            PrivacyError: it proves nothing for these releases.
+
+        >>> import discreet
+        >>> plan = discreet.methods.dp_sgd(examples=60_000, batch_size=256, epochs=10, noise=1.1, delta=1e-5)
+        >>> proven = plan.guarantee()
+        >>> proven.epsilon < proven.at(1e-7).epsilon, proven.epsilon < proven.at(accountant="rdp").epsilon
+        (True, True)
+        """
+        delta = self.delta if delta is None else delta
+        if self.group > 1 or (self.tuning is not None and accountant is not None):
+            raise ConfigError("another delta is for single units, and one accountant for a run that was not tuned.")
+        again = guarantee(self.events, delta, unit=self.unit, tuning=self.tuning, steps=self.steps)
+        changed = replace(self, delta=delta, epsilon=again.epsilon, proof=again.proof, claims=(), so_far=None)
+        if accountant is None:
+            return changed
+        figures = epsilon_by_accountant(self.events, delta)
+        name = _ACCOUNTANTS.get(accountant, accountant)
+        if name not in figures:
+            raise ConfigError(f"the accountant {accountant!r} is not one of {', '.join([*_ACCOUNTANTS, *figures])}.")
+        if math.isinf(figures[name]):
+            raise PrivacyError(f"{name} proves nothing for these releases at delta {delta:g}; leave accountant out.")
+        words = f"{again.proof.partition('; accounted by ')[0]}; accounted by {name}"
+        return replace(changed, epsilon=figures[name], proof=words)
 
     # --- more than one figure ------------------------------------------------------------------------------------
 
@@ -189,18 +234,21 @@ class Guarantee:
         """Epsilon of one run by each accountant, for comparison: infinite where one does not apply."""
         return epsilon_by_accountant(self.events, self.delta)
 
-    def attacker(self, classes: int = 10) -> dict[str, float]:
+    def attacker(self, classes: int | None = 10) -> dict[str, float]:
         """What the guarantee means for an attacker who knows all but whether one unit's data was used.
 
-        `classes` is the number of labels that a random one is drawn from, for the ceiling on memorising it (T8).
+        `classes` is the number of labels that a random one is drawn from, for the ceiling on memorising it (T8); None
+        where there are no labels.
         """
-        check_int("classes", classes, least=2)
-        tradeoff = self.tradeoff()
+        tradeoff, recalled = self.tradeoff(), {}
+        if classes is not None:
+            check_int("classes", classes, least=2)
+            recalled = {f"a random label among {classes} recalled": tradeoff.memorisation(classes)}
         return {
             "largest advantage over guessing (true less false positives)": tradeoff.advantage,
             "true positives at 0.1 % false positives": tradeoff.power(0.001),
             "true positives at 1 % false positives": tradeoff.power(0.01),
-            f"a random label among {classes} recalled": tradeoff.memorisation(classes),
+            **recalled,
             f"belief after, from an even one before (but for {self.delta:g} of cases)": belief(
                 tradeoff.surprise(self.delta)
             ),
@@ -247,7 +295,7 @@ def guarantee(
     if any(p.adjacency == "zero-out" and p.steps for p in releases):
         stated = "zero-out"  # one release that has the number of units for public makes it so for all of them
     spent = cost(releases, delta, tuning)
-    if math.isinf(spent.epsilon) and not any(p.multiplier == 0 and p.law is None and not p.pure for p in releases):
+    if math.isinf(spent.epsilon) and not any(without_noise(p) for p in releases):
         raise PrivacyError(
             f"nothing is proven for these releases at delta {delta:g} ({spent.accountant}): "
             f"{'; '.join(_words(p) for p in releases)}."
@@ -306,6 +354,10 @@ def _of_several_units(
 
 def _words(event: Event) -> str:
     """A event in words, with the theorems it rests on."""
+    if event.best is not None:
+        best, settings = event.best, len(event.best.candidates)
+        costs = "" if settings == 1 else f", each at most as revealing as the most revealing of {settings} settings"
+        return f"the best of {best.runs:g} runs on average ({best.distribution}){costs}"
     if event.pure:
         return f"{event.steps:,} releases that are {event.pure:.6g}-private by themselves"
     if event.law is None:
@@ -359,26 +411,6 @@ _OPENINGS = {
     "checked": "Checked while it ran:",
     "assumed": "Assumed, not checked:",
 }
-
-
-def event_to_dict(event: Event) -> dict[str, Any]:
-    """A event as plain values; what is as usual is left out."""
-    values = {f.name: getattr(event, f.name) for f in fields(event)}
-    values["law"] = None if event.law is None else describe(event.law)
-    values["shifts"] = None if event.shifts is None else asdict(event.shifts)
-    return {f.name: values[f.name] for f in fields(event) if values[f.name] != f.default}
-
-
-def event_from_dict(values: Mapping[str, Any], laws: Sequence[type[Any]] = ()) -> Event:
-    """The event that `phase_to_dict` described; `laws` are your own noises, by class."""
-    from discreet.stages import noise
-
-    settings: dict[str, Any] = dict(values)
-    if settings.get("law") is not None:
-        settings["law"] = build(settings["law"], [*(getattr(noise, name) for name in noise.__all__), *laws]).law
-    if settings.get("shifts") is not None:
-        settings["shifts"] = Magnitudes(**{k: tuple(v) for k, v in settings["shifts"].items()})
-    return Event(**settings)
 
 
 def _numbers(values: dict[str, Any]) -> dict[str, Any]:

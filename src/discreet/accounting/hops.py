@@ -44,11 +44,11 @@ def _within(delta: float, spend: Callable[[float], Cost], needs: Callable[[float
     """The cost at the largest part of delta for which `needs(part, epsilon)` does not exceed delta."""
     part = delta
     while part > 1e-100:
-        found = spend(part)
-        needed = needs(part, found.epsilon) if math.isfinite(found.epsilon) else math.inf
+        spent = spend(part)
+        needed = needs(part, spent.epsilon) if math.isfinite(spent.epsilon) else math.inf
         if needed <= delta:
-            return found
-        if math.isfinite(found.epsilon) and needs(0.0, found.epsilon) > delta:  # and a smaller part needs more still
+            return spent
+        if math.isfinite(spent.epsilon) and needs(0.0, spent.epsilon) > delta:  # and a smaller part needs more still
             break
         part *= max(0.999 * delta / needed, 1e-3) if math.isfinite(needed) else 1e-3
     return Cost(math.inf, "delta is too small for this")

@@ -48,11 +48,11 @@ def _by_quadrature(law: Law, shifts: Sequence[float]) -> Reals:
             gain *= ratio
             gain += (order - 1) * squared
             terms = density * gain
-            found = terms.sum(1)
+            moments = terms.sum(1)
             edge = np.maximum(terms[:, : len(_NODES)].sum(1), terms[:, -len(_NODES) :].sum(1))
             # mass beyond the nodes, or overflow: not known, and neither is any higher order
-            unknown = ~(edge <= _ROUND_OFF * found) | np.isinf(means[order - 1])
-            means[order] = np.where(unknown, math.inf, found)
+            unknown = ~(edge <= _ROUND_OFF * moments) | np.isinf(means[order - 1])
+            means[order] = np.where(unknown, math.inf, moments)
     return np.log1p(means.T * (1 + _ROUND_OFF))
 
 

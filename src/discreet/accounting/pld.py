@@ -37,7 +37,7 @@ def epsilon(events: Sequence[Event], delta: float) -> float:
 def curve(events: Sequence[Event], epsilons: Sequence[float], targets: Sequence[float]) -> list[float] | None:
     """Upper bounds on delta at each epsilon, sharp around the target deltas; None where losses are not known."""
     steps = [p.steps for p in events]
-    found = np.zeros(len(epsilons))
+    deltas = np.zeros(len(epsilons))
     directions = _directions([pairs_of(p) for p in events])
     for pairs in directions:
         best = np.ones(len(epsilons))
@@ -46,8 +46,8 @@ def curve(events: Sequence[Event], epsilons: Sequence[float], targets: Sequence[
             for composed in compositions(_parts(pairs, steps, target, step), steps, target):
                 best = np.minimum(best, [composed.delta(e) for e in epsilons])
                 break
-        found = np.maximum(found, best)
-    return [float(d) for d in found] if directions else None
+        deltas = np.maximum(deltas, best)
+    return [float(d) for d in deltas] if directions else None
 
 
 def _directions(releases: Sequence[tuple[Pair, ...]]) -> list[list[Pair]]:
@@ -279,17 +279,17 @@ def _coarsen(losses: Losses) -> _Few:
     last = len(losses.masses) - 1
     zero = min(max(-int(losses.first), 0), last)
     offsets = np.concatenate((np.arange(1024), np.geomspace(1024, last + 1024, 1024).astype(int)))
-    kept = np.unique(np.clip(np.concatenate((np.array([0, last]), zero - offsets, zero + offsets)), 0, last)).astype(
+    places = np.unique(np.clip(np.concatenate((np.array([0, last]), zero - offsets, zero + offsets)), 0, last)).astype(
         int
     )
     i = np.arange(last + 1)
-    after = np.clip(np.searchsorted(kept, i, side="right"), 1, max(1, len(kept) - 1))
-    if len(kept) == 1:
+    after = np.clip(np.searchsorted(places, i, side="right"), 1, max(1, len(places) - 1))
+    if len(places) == 1:
         return _Few(losses.step, losses.values, losses.masses)
-    upper = losses.masses * (i - kept[after - 1]) / (kept[after] - kept[after - 1])
-    masses = np.zeros(len(kept))
-    masses += np.bincount(after - 1, losses.masses - upper, len(kept)) + np.bincount(after, upper, len(kept))
-    return _Few(losses.step, losses.values[kept], masses)
+    upper = losses.masses * (i - places[after - 1]) / (places[after] - places[after - 1])
+    masses = np.zeros(len(places))
+    masses += np.bincount(after - 1, losses.masses - upper, len(places)) + np.bincount(after, upper, len(places))
+    return _Few(losses.step, losses.values[places], masses)
 
 
 def _chernoff(parts: Sequence[_Few], steps: Sequence[int], delta: float) -> tuple[float, float]:
@@ -332,5 +332,5 @@ def _mass_below(parts: Sequence[_Few], steps: Sequence[int], value: float, tilt:
 
 
 def _minimum(function: Callable[[float], float], low: float, high: float) -> tuple[float, float]:
-    found = minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": 1e-2})
-    return float(found.x), float(found.fun)
+    best = minimize_scalar(function, bounds=(low, high), method="bounded", options={"xatol": 1e-2})
+    return float(best.x), float(best.fun)

@@ -46,8 +46,8 @@ def regrid(values: Reals, masses: Reals, infinity: float, step: float) -> Losses
     upper = masses * np.expm1(step * lower - values) / math.expm1(-step)
     upper = np.clip(upper, 0, masses)
     size = int(place.max()) + 2
-    made = np.bincount(place, masses - upper, size).astype(float) + np.bincount(place + 1, upper, size)
-    return Losses(step, first, made, infinity)
+    masses_there = np.bincount(place, masses - upper, size).astype(float) + np.bincount(place + 1, upper, size)
+    return Losses(step, first, masses_there, infinity)
 
 
 def mixture(one: Losses, other: Losses, weight: float) -> Losses:

@@ -23,8 +23,8 @@ ORDERS = tuple(sorted(FRACTIONS + WHOLE))
 def improved(divergences: Reals, orders: Sequence[float], delta: float) -> float:
     """Epsilon at `delta` by the conversion of Canonne, Kamath and Steinke (2020), at the best of the orders."""
     a = np.asarray(orders, float)
-    found = divergences + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
-    return max(0.0, float(np.min(found)))
+    epsilons = divergences + np.log1p(-1 / a) - (math.log(delta) + np.log(a)) / (a - 1)
+    return max(0.0, float(np.min(epsilons)))
 
 
 def classic(divergences: Reals, orders: Sequence[float], delta: float) -> float:
@@ -56,16 +56,23 @@ def _of_some(event: Event, orders: tuple[float, ...]) -> Reals:
 @lru_cache(maxsize=1024)
 def _of_one(event: Event, orders: tuple[float, ...]) -> tuple[float, ...]:
     """One release's divergences."""
+    if event.best is not None:  # known at all orders together, for single units
+        from discreet.accounting.tuning import of_the_best
+
+        found = of_the_best(event.best) if event.group == 1 else np.full(len(ORDERS), math.inf)
+        return tuple(dict(zip(ORDERS, found.tolist(), strict=True)).get(order, math.inf) for order in orders)
     if event.pure:  # of randomised response, which dominates
         a, epsilon = np.asarray(orders, float), event.group * event.pure
         growth = np.logaddexp(a * epsilon, (1 - a) * epsilon) - np.logaddexp(epsilon, 0.0)
         return tuple(float(x) for x in np.minimum(growth / (a - 1) * (1 + 1e-9), epsilon))
+    if event.multiplier == 0 and event.law is None:
+        return tuple(math.inf for _ in orders)
     if event.hardening == "exact" and event.rate < 1:  # whole orders, and chords between them
-        known = _gaussian_moments(
+        of_query = _gaussian_moments(
             event.multiplier / (event.group * (2 if event.adjacency == "replace" else 1)), moments.MOST
         )
         rate = event.rate if event.scheme == "poisson" and event.adjacency != "replace" and event.group == 1 else 1.0
-        return tuple(_interpolated(np.array([_subsampled(known, rate, a) for a in range(moments.MOST + 1)]), orders))
+        return tuple(_interpolated(np.array([_subsampled(of_query, rate, a) for a in range(moments.MOST + 1)]), orders))
     by_coins = event.scheme == "poisson" and event.adjacency != "replace" and event.group == 1
     if event.law is None or not by_coins:
         if event.multiplier == 0:
@@ -73,12 +80,12 @@ def _of_one(event: Event, orders: tuple[float, ...]) -> tuple[float, ...]:
         times = event.group * (2 if event.adjacency == "replace" else 1)  # as far as a unit moves the sum
         # where no amplification is known for Rényi divergences, as if everybody always took part
         return _gaussian(event.rate if by_coins else 1.0, event.multiplier / times, orders)
-    known = moments.of_ball(event.law, 1 / event.scale)
+    of_query = moments.of_ball(event.law, 1 / event.scale)
     if event.shifts is not None:
-        known = np.minimum(known, moments.of_product(event.law, event.shifts))
+        of_query = np.minimum(of_query, moments.of_product(event.law, event.shifts))
     if event.multiplier:
-        known = np.minimum(known, _gaussian_moments(event.multiplier, moments.MOST))
-    scaled = np.array([_subsampled(known, event.rate, a) for a in range(moments.MOST + 1)])
+        of_query = np.minimum(of_query, _gaussian_moments(event.multiplier, moments.MOST))
+    scaled = np.array([_subsampled(of_query, event.rate, a) for a in range(moments.MOST + 1)])
     return tuple(_interpolated(scaled, orders))
 
 
@@ -92,8 +99,8 @@ def _gaussian(rate: float, multiplier: float, orders: tuple[float, ...]) -> tupl
     if rate == 1:
         return tuple(a / (2 * multiplier**2) for a in orders)
     whole = [int(a) for a in orders if a == int(a)]
-    known = _gaussian_moments(multiplier, max(whole, default=2))
-    found = {float(a): _subsampled(known, rate, a) / (a - 1) for a in whole}
+    gaussian_moments = _gaussian_moments(multiplier, max(whole, default=2))
+    found = {float(a): _subsampled(gaussian_moments, rate, a) / (a - 1) for a in whole}
     if 1e-12 < rate < 0.02 and 0.05 < multiplier < 1e3:  # at larger rates whole orders say nearly as much
         found.update({a: _fractional(rate, multiplier, a) for a in orders if a != int(a)})
     return tuple(found.get(a, math.inf) for a in orders)

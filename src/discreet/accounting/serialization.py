@@ -40,18 +40,29 @@ def to_toml(values: Mapping[str, Any]) -> str:
     lines: list[str] = []
 
     def write(table: Mapping[str, Any], path: str) -> None:
+        names = {
+            key: key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False) for key in table
+        }
         for key, value in table.items():
             if not isinstance(value, Mapping):
-                name = key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else json.dumps(key, ensure_ascii=False)
-                lines.append(f"{name} = {json.dumps(value, ensure_ascii=False)}")
+                lines.append(f"{names[key]} = {_inline(value)}")
         for key, value in table.items():
             if isinstance(value, Mapping):
-                inner = f"{path}.{key}" if path else key
+                inner = f"{path}.{names[key]}" if path else names[key]
                 lines.extend(["", f"[{inner}]"])
                 write(value, inner)
 
     write(values, "")
     return "\n".join(lines) + "\n"
+
+
+def _inline(value: Any) -> str:
+    """A value on one line; tables within lists too."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(str(k))} = {_inline(v)}" for k, v in value.items()) + "}"
+    if isinstance(value, (list, tuple)):
+        return "[" + ", ".join(_inline(inner) for inner in value) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def json_values(value: Any) -> Any:

@@ -41,8 +41,8 @@ class TradeOff:
         That is more than the epsilon at delta = probability: a loss above e contributes only 1 - exp(e' - loss) to the
         delta at e'. So P[loss > e] <= delta(e') / (1 - exp(e' - e)) for every e' below e.
         """
-        found = [e - math.log1p(-d / probability) for e, d in self.points if d < probability]
-        return min(found, default=math.inf)
+        epsilons = [e - math.log1p(-d / probability) for e, d in self.points if d < probability]
+        return min(epsilons, default=math.inf)
 
     def memorisation(self, classes: int) -> float:
         """The most often that a uniformly random label among `classes` can be predicted of its own example (T8)."""

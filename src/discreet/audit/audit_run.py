@@ -8,7 +8,6 @@ the plan, and says nothing of this one model.
 
 import json
 import math
-import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from discreet import _storage as storage
+from discreet._documents import parse_json, parse_toml
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import membership
 from discreet.audit.canaries import for_canaries
@@ -36,7 +36,7 @@ from discreet.runs.config import Config, load
 from discreet.runs.folder import check_files, write
 from discreet.runs.outcome import read_end
 from discreet.stages.plan import Plan
-from discreet.stages.sampling import Allocation, Poisson
+from discreet.stages.sampling import Allocation, Poisson, WeightedPoisson
 from discreet.training.evaluation import loss_for
 from discreet.training.loop import fit
 from discreet.training.options import Loss, Rows
@@ -155,14 +155,14 @@ def _own(folder: Path) -> VerifiedRun:
 
 def _toml(path: Path) -> Mapping[str, Any]:
     try:
-        return tomllib.loads(storage.read_text(path))
+        return parse_toml(storage.read_text(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
 
 
 def _read_json(path: Path) -> Figures:
     try:
-        values = json.loads(storage.read_text(path))
+        values = parse_json(storage.read_text(path))
     except (OSError, ValueError) as error:
         raise ConfigError(f"{path} cannot be read: {error}") from error
     if not isinstance(values, dict):
@@ -285,6 +285,8 @@ def _room(plan: Plan, rows: int, canaries: int) -> Plan:
     if isinstance(sampling, Poisson) and sampling.cap is None and sampling.adjacency != "replace":
         return for_canaries(plan)
     total = rows + canaries
+    if isinstance(sampling, WeightedPoisson):
+        raise ConfigError(f"{sampling!r} fixes which rows are in which stratum, and canaries are in none.")
     if isinstance(sampling, Allocation):
         return replace(plan, sampling=replace(sampling, examples=total), epsilon=None)
     size = max(1, min(total, round(sampling.batch_size * total / sampling.examples)))

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import betainc, expit, gammaln, log_expit
 
-from discreet._check import check_int, check_positive
+from discreet._check import check_int, check_positive, shown
 from discreet.accounting.serialization import json_values
 from discreet.errors import ConfigError
 
@@ -187,9 +187,8 @@ def largest(rejected: Callable[[float], bool]) -> float:
 
 def check_level(level: float) -> float:
     """Return a chance of false alarm if it is one, or raise."""
-    check_positive("level", level)
-    if not level < 1:
-        raise ConfigError(f"level is {level!r}; it is 1 - confidence, between 0 and 1, usually 0.05.")
+    if not isinstance(level, (int, float)) or isinstance(level, bool) or not 0 < level < 1:
+        raise ConfigError(f"level is {shown(level)}; it is 1 - confidence, between 0 and 1, usually 0.05.")
     return level
 
 

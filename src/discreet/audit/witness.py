@@ -5,7 +5,6 @@ at which level. The coins are tossed once, and are on disk, for the owner alone,
 killed keeps them. Where they are lost, the run goes on with every canary out, and the audit is declared lost.
 """
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -25,11 +24,12 @@ from discreet.accounting.guarantee import Guarantee
 from discreet.accounting.serialization import json_values
 from discreet.audit import curves
 from discreet.audit.canaries import (
-    DATA,
     EXCLUDED,
     AuditedRun,
     Directions,
     Filter,
+    Likelihood,
+    Others,
     Score,
     checked_score,
     directions,
@@ -38,14 +38,11 @@ from discreet.audit.canaries import (
     rehearsed_counts,
     with_canaries,
 )
-from discreet.audit.guessing import count_correct, guess
+from discreet.audit.guessing import Reals, count_correct, guess
 from discreet.audit.one_run import OneRun, check_level
 from discreet.errors import ConfigError
-from discreet.release.attachment import attach
-from discreet.stages.noise import Gaussian
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
-from discreet.stages.sampling import Poisson
 from discreet.training.options import Loss, Rows
 
 ATTACKERS: dict[str, str] = {
@@ -157,14 +154,16 @@ class RunAuditor:
         self.declared, self.lost = declared, ""
         self._model, self._plan = model, plan
         self._canaries: Directions = directions(model, plan, declared.canaries, seed=declared.seed)
-        self._filter = Filter.of(plan, self._canaries)
-        checked_score(declared.score, self._canaries, self._filter)
-        self._others = _Others(model, plan, loss) if declared.score == "likelihood" else None
+        scoring = Filter.of(plan, self._canaries)
+        checked_score(declared.score, self._canaries, scoring)
+        self._likelihood: Likelihood | None = None
+        if declared.score == "likelihood":
+            assert scoring is not None
+            self._likelihood = Likelihood(scoring, plan, Others(model, plan, loss))
         self._path, self._seed = None if secret is None else Path(secret), seed
         self._coins = np.zeros(declared.canaries, np.bool_)
         self._scores = np.zeros(declared.canaries)
         self._first = parameters_of(model) if declared.score == "parameters" else torch.zeros(1).double()
-        self._rows: list[tuple[Tensor, Tensor]] = []
 
     @property
     def count(self) -> int:
@@ -194,9 +193,8 @@ class RunAuditor:
 
     def note(self, inputs: Tensor, targets: Tensor, who: Tensor) -> None:
         """Rows of the data that are about to be used, where others are compared with them."""
-        if self._others is not None and not self.lost:
-            own, device = who == DATA, next(self._model.parameters()).device
-            self._rows.append((inputs[own].to(device), targets[own].to(device)))
+        if self._likelihood is not None and not self.lost:
+            self._likelihood.others.note(inputs, targets, who)
 
     def losses(self, who: Tensor, losses: Tensor) -> Tensor:
         """Each row's own loss, that of a canary its direction's; nothing of those that are out."""
@@ -205,25 +203,28 @@ class RunAuditor:
 
     def forget(self) -> None:
         """The batch was given up, and will be taken again."""
-        self._rows.clear()
+        if self._likelihood is not None:
+            self._likelihood.others.forget()
 
     def released(self, step: int) -> None:
         """A gradient was released: take note of it."""
-        rows, self._rows = self._rows, []
         if self.lost or self.declared.score == "parameters":
             return
         total = gradient_of(self._model) * self._plan.sampling.batch_size
-        if self._others is None:
+        if self._likelihood is None:
             self._scores += self._canaries.along(total).numpy()
-            return
-        assert self._filter is not None
-        self._scores += self._filter.score(total - self._others.sum(rows), self._plan.noise_factor(step))
+        else:
+            self._likelihood.released(total, step)
+
+    def _scored(self) -> Reals:
+        """The scores of all processes that the run had, this one included."""
+        return self._scores if self._likelihood is None else self._scores + self._likelihood.scores()
 
     def result(self, guarantee: Guarantee) -> AuditedRun | None:
         """What the run gave away of the coins, beside what is proven of it; None where the audit was lost."""
         if self.lost:
             return None
-        declared, scores = self.declared, self._scores
+        declared, scores = self.declared, self._scored()
         if declared.score == "parameters":
             moved = self._canaries.along(self._first - parameters_of(self._model))
             scores = moved.nan_to_num(-1e300, 1e300, -1e300).numpy()
@@ -256,7 +257,7 @@ class RunAuditor:
             return
         state = {
             "coins": torch.from_numpy(self._coins.astype(np.uint8)),
-            "scores": torch.from_numpy(self._scores.copy()),
+            "scores": torch.from_numpy(self._scored().copy()),
             "first": self._first,
         }
         try:
@@ -289,31 +290,3 @@ class RunAuditor:
     def _lose(self, why: str) -> None:
         self.lost = why
         self._coins = np.zeros(self.count, np.bool_)
-
-
-class _Others:
-    """What the data's own rows of a batch add to its release: their bounded sum without noise, by a twin of the model.
-
-    A canary takes part by a coin of its own, whoever else does (Poisson), so what is proven holds against an attacker
-    who is told that sum: it is another's contribution, as the definition of privacy grants it.
-    """
-
-    def __init__(self, model: nn.Module, plan: Plan, loss: Loss) -> None:
-        self._model, self._twin, self._loss = model, copy.deepcopy(model), loss
-        mechanism = replace(plan.mechanism, noise=Gaussian(0.0), allocation="joint", hardening="idealised")
-        everybody = Poisson(rate=1.0, batch_size=1)
-        plain = replace(plan, sampling=everybody, mechanism=mechanism, epsilon=None, tuning=None, noise_schedule=())
-        self._private = attach(self._twin, plain, preflight=False)
-
-    def sum(self, rows: list[tuple[Tensor, Tensor]]) -> Tensor:
-        """At the model's parameters now, in chunks of the sizes that they came in."""
-        largest = max((len(x) for x, _ in rows), default=0)
-        if largest == 0:
-            return torch.zeros(sum(p.numel() for p in self._twin.parameters() if p.requires_grad)).double()
-        with torch.no_grad():
-            for own, other in zip(self._twin.parameters(), self._model.parameters(), strict=True):
-                own.copy_(other)
-        data = tuple(torch.cat(pieces) for pieces in zip(*rows, strict=True))
-        for inputs, targets in self._private.batches(data, steps=1, at_most=largest):
-            self._private.backward(self._loss(self._twin(inputs), targets))
-        return gradient_of(self._twin)

@@ -1,32 +1,38 @@
-"""The commands, each in its file; and what becomes of a user's mistakes."""
+"""The commands, each in its file."""
 
 import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.text import Text
 
 from discreet import __version__
+from discreet.cli import exits
 from discreet.cli.audit import audit
+from discreet.cli.budget import budget
 from discreet.cli.check import check
 from discreet.cli.demo import demo
+from discreet.cli.export import export
 from discreet.cli.federate import federate
 from discreet.cli.plan import plan
+from discreet.cli.predict import predict
 from discreet.cli.report import report
 from discreet.cli.reproduce import reproduce
 from discreet.cli.resume import resume
+from discreet.cli.schema import schema
 from discreet.cli.train import train
+from discreet.cli.tune import sweep, tune
 from discreet.cli.verify import verify
-from discreet.errors import ConfigError, PrivacyError
 
 app = typer.Typer(
     help="Train PyTorch models on private data, and know exactly what has been proven about the result.",
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
 )
-for command in (demo, plan, train, federate, check, resume, audit, report, reproduce, verify):
+for command in (
+    *(demo, plan, schema, train, federate, check, resume, predict, export),
+    *(budget, tune, sweep, audit, report, reproduce, verify),
+):
     app.command()(command)
 
 
@@ -47,10 +53,5 @@ def _root(
 
 
 def main() -> None:
-    """Run the command line; what the user got wrong is one clear line and exit code 2."""
-    try:
-        app(standalone_mode=True)
-    except (ConfigError, PrivacyError) as error:
-        words = Text.assemble(("discreet: ", "bold red"), str(error))
-        Console(stderr=True).print(words, soft_wrap=True)
-        sys.exit(2)
+    """Run the command line; exits.py has its exit codes."""
+    sys.exit(exits.run(app))

@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from discreet._terminal import Terminal
 from discreet.cli.options import AsJson
 from discreet.cli.printing import print_json
 from discreet.runs.progress import display
@@ -42,6 +42,6 @@ def audit(
     if as_json:
         print_json(figures)
     else:
-        Console().print(render.after(figures) if "membership" in figures else render.words(figures))
+        Terminal().print(render.after(figures) if "membership" in figures else render.words(figures))
     if figures["refuted"]:
         raise typer.Exit(1)

@@ -1,14 +1,16 @@
 """discreet check."""
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from discreet._check import check_int
+from discreet._check import check_int, shown
+from discreet._limits import within
+from discreet._terminal import Terminal
 from discreet.cli import options
 from discreet.cli.printing import print_json
 from discreet.errors import ConfigError
@@ -85,6 +87,8 @@ def check(
     if calibrate and checked.budget.epsilon is None and checked.budget.noise is None:
         checked = merged(checked, {"budget.noise": 1.0})
     checked.check()
+    if classes is not None:
+        within("categories", check_int("--classes", classes, least=2), f"--classes is {classes:,}")
     question = running.Asked(
         shape=None if shape is None else _shape(shape),
         classes=classes,
@@ -105,7 +109,7 @@ def check(
     if as_json:
         print_json(result.to_dict())
     else:
-        Console().print(*render.tables(result), Text(render.words(result)), sep="\n")
+        Terminal().print(*render.tables(result), Text(render.words(result)), sep="\n")
     if not result.passed:
         raise typer.Exit(1)
 
@@ -132,13 +136,23 @@ def _check_secrets(
     if as_json:
         print_json(result.to_dict())
     else:
-        Console().print(str(result), soft_wrap=True, highlight=False)
+        Terminal().print(str(result), soft_wrap=True, highlight=False)
     if result.verdict.word in ("too weak", "broken"):
         raise typer.Exit(1)
 
 
 def _shape(text: str) -> tuple[int, ...]:
     try:
-        return tuple(int(part) for part in text.split(","))
+        sizes = tuple(int(part) for part in text.split(","))
+        within(
+            "example_values", math.prod(map(abs, sizes)), f"--shape {shown(text)} is {shown(math.prod(sizes))} values"
+        )
+        if len(sizes) > 60:
+            raise ValueError("more dimensions than a tensor has")
+        return sizes
     except ValueError as error:
-        raise ConfigError(f"--shape is {text!r}; write whole numbers with commas between them, as 1,28,28.") from error
+        if isinstance(error, ConfigError):
+            raise
+        raise ConfigError(
+            f"--shape is {shown(text)}; write whole numbers with commas between them, as 1,28,28."
+        ) from error

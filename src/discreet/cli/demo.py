@@ -1,11 +1,12 @@
 """discreet demo: a small network learns to read scikit-learn's digits, privately."""
 
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from discreet._terminal import Terminal
 from discreet.cli.options import AsJson
 from discreet.cli.printing import print_json
 from discreet.cli.running import carry_out, print_outcome, values
@@ -29,7 +30,8 @@ def demo(
     from discreet.release.preflight.check import preflight
     from discreet.runs.run import train
 
-    run, folder, say = config(epsilon, delta, epochs), free(out), Console(stderr=True).print
+    run, folder, console = config(epsilon, delta, epochs), free(out), Terminal(stderr=True)
+    say = partial(console.print, markup=True)
     plan = run.plan(EXAMPLES["digits"])
     noise = plan.mechanism.noise.scale or 0.0
     say(f"[bold]Plan[/bold]    {plan.steps:,} steps at noise {noise:.3f} fit ε = {epsilon:g}, δ = {delta:g}.")

@@ -24,7 +24,9 @@ _LOCAL = {f"local_{name}": f"federated.{name}" for name in ("optimizer", "learni
 _RUN = {"engine": "federated.engine", "seed": "run.seed", "device": "run.device"}
 
 
-@options.config_flags({**options.DATA, **_USERS, **options.MODEL, **_BUDGET, **_SERVER, **_LOCAL, **_RUN})
+@options.config_flags(
+    {**options.DATA, **_USERS, **options.MODEL, **_BUDGET, **options.COUNTING, **_SERVER, **_LOCAL, **_RUN}
+)
 def federate(
     *,
     config: options.ConfigFile = None,

@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.panel import Panel
 from rich.text import Text
 
 from discreet._check import check_int
+from discreet._documents import check_writable
+from discreet._limits import within
+from discreet._terminal import Terminal
 from discreet.cli.printing import print_json, table
 from discreet.errors import ConfigError
 from discreet.runs.progress import display
@@ -54,11 +56,16 @@ def plan(
     from discreet.report import plots
     from discreet.report.pictures import check_picture, save_picture
     from discreet.stages import planning
+    from discreet.stages.caution import cautions
 
     if examples is None:
         raise ConfigError("--examples is missing: how many examples there are; or use --paper.")
     if plot is not None:
         check_picture(plot)
+    if out is not None:
+        check_writable(out)
+    if out is not None:
+        check_writable(out)
     with display() as shown:
         shown.only("solving", 0)
         chosen = planning.solve(
@@ -71,7 +78,7 @@ def plan(
             epsilon=epsilon,
             sampling=sampling,
             unit=unit,
-            group=check_int("group", group, least=1, most=10**6),
+            group=within("group", check_int("group", group, least=1), f"--group is {group:.3g}"),
         )
         proven = chosen.guarantee(group=group)
         length = chosen.sampling.epochs_in(chosen.steps)
@@ -96,23 +103,26 @@ def plan(
             "attacker": proven.attacker(),
             "batch_sizes": [asdict(size) for size in others],
             "epsilon_over_epochs": curve,
+            "cautions": cautions(chosen),
             "correlated": [alternative.to_dict() for alternative in remembering],
         }
         print_json(result)
         return
+    for caution in cautions(chosen):
+        Terminal(stderr=True).print(f"Caution: {caution}.", highlight=False, soft_wrap=True)
     _print_plan(chosen, length, proven, others)
     if remembering:
         errors = table("noise, at the same ε and steps", "multiplier", "rms error / DP-SGD's")
         for alternative in remembering:
             errors.add_row(*alternative.row())
-        Console().print(errors)
+        Terminal().print(errors)
         typer.echo(planning.advice(remembering))
 
 
 def _print_plan(chosen: "Plan", length: float, proven: "Guarantee", others: "list[Size]") -> None:
     from discreet.accounting.guarantee import round_up
 
-    console = Console()
+    console = Terminal()
     console.print(Panel(Text(str(proven)), title="What this plan proves", padding=(1, 2)))
     scale = chosen.mechanism.noise.scale or 0.0
     rows = table("the plan", "")
@@ -160,7 +170,7 @@ def _print_claims(paper: str, as_json: bool) -> None:
         claimed = "" if each.row.claimed is None else f"{each.row.claimed:g}"
         numbers = [_short(x) for x in (each.mironov, each.improved, each.losses, each.proven)]
         rows.add_row(each.row.configuration, claimed, *numbers, each.row.verdict)
-    console = Console()
+    console = Terminal()
     console.print(rows)
     for reason in dict.fromkeys(f"{each.row.verdict}: {each.row.reason}" for each in computed):
         console.print(Text(f"- {reason}."))

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
+from discreet._terminal import Terminal
 from discreet.cli.printing import print_json, table
 from discreet.errors import ConfigError
 from discreet.runs.progress import Display, display
@@ -43,7 +43,7 @@ def reproduce(
     if quick and full:
         raise ConfigError("--quick and --full are two sizes; give one of them.")
     size: Any = "quick" if quick else "full" if full else "usual"
-    console = Console()
+    console = Terminal()
     if listed:
         for number in FILES if paper is None else [paper]:
             _list(number, experiments, size, seeds)
@@ -86,7 +86,7 @@ def _list(number: str, names: list[str] | None, size: Any, seeds: int | None) ->
     rows = table(f"paper {number}: {chosen.name}", "cases", "seeds")
     for one in [experiment(number, name) for name in names or [e.name for e in chosen.experiments]]:
         rows.add_row(f"{one.name}: {one.title}", f"{len(list(one.cases(size)))}", f"{seeds or one.seeds[size]}")
-    Console().print(rows)
+    Terminal().print(rows)
 
 
 def _tell(shown: Display, everything: str, case: str, done: int, total: int) -> None:

@@ -1,14 +1,17 @@
 """discreet verify."""
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.text import Text
 
-from discreet.cli.options import AsJson
+from discreet._documents import read_bytes
+from discreet._terminal import Terminal
+from discreet.cli.exits import HOLDS_NOT, complain
+from discreet.cli.options import AsJson, OwnStages
 from discreet.cli.printing import print_json
 from discreet.errors import ConfigError, PrivacyError
 
@@ -19,25 +22,34 @@ def verify(
     anchor: Annotated[
         str | None, typer.Option(help="The hash of a line that must be there, as it was printed or stored elsewhere.")
     ] = None,
+    stages: OwnStages = None,
     as_json: AsJson = False,
 ) -> None:
     """Check that a ledger is as it was written, and re-derive what is proven from the file alone.
 
-    Of a run's folder, its model, metrics and statistics are compared with the hashes in its ledger. Of several, it is
-    also looked whether one run was copied and continued twice. Exits with 1 if something was changed, moved or taken
-    out, and says what.
+    Of a run's folder, its model, metrics and statistics are compared with the hashes in its ledger, and an extract with
+    the ledger that it is of. Of several, it is also looked whether one run was copied and continued twice. Exits with 1
+    if something was changed, moved or taken out, and says what.
     """
+    from discreet.ledger.extract import EXTRACT
     from discreet.ledger.forks import forks
     from discreet.ledger.verification import ledger_of
+    from discreet.stages.own import stage_classes
 
     secret = None if key is None else _read_key(key)
     if len(ledgers) > 1 and anchor is not None:
         raise ConfigError(f"an anchor is of one ledger, and {len(ledgers)} are named; verify each by itself.")
-    results = [_verified(ledger, secret, anchor) for ledger in ledgers]
-    holds = all(result["holds"] for result in results)
-    parted = []
+    own = stage_classes(stages or [])
+    results = [_verified(ledger, secret, anchor, own) for ledger in ledgers]
+    holds, parted = all(result["holds"] for result in results), []
     if len(ledgers) > 1 and holds:
-        parted = forks([ledger_of(place) if place.is_dir() else place for place in ledgers])
+        places = [ledger_of(place) if place.is_dir() else place for place in ledgers]
+        whole = [place for place in places if place.name != EXTRACT]
+        parted = forks(whole)
+        for number, place in enumerate(places):
+            if place.name == EXTRACT:
+                results[number] = _compared(place, whole, own) or results[number]
+        holds = all(result["holds"] for result in results)
     if as_json:
         told = [{k: v for k, v in result.items() if k != "words"} for result in results]
         several = {"holds": holds and not parted, "ledgers": told, "forks": [asdict(fork) for fork in parted]}
@@ -45,32 +57,47 @@ def verify(
     else:
         for result in results:
             if result["holds"]:
-                Console().print(Text(result["words"]))
+                Terminal().print(Text(result["words"]))
             else:
                 _print_broken(result["reason"])
         for fork in parted:
             _print_broken(str(fork))
     if parted or not holds:
-        raise typer.Exit(1)
+        raise typer.Exit(HOLDS_NOT)
 
 
-def _verified(ledger: Path, key: bytes | None, anchor: str | None) -> dict[str, Any]:
+def _compared(extract: Path, ledgers: Sequence[Path], stages: Sequence[type[Any]]) -> dict[str, Any] | None:
+    """What is wrong with an extract of one of these ledgers; None if nothing is."""
+    from discreet.ledger import read
+    from discreet.ledger.extract import compare_extract, read_extract
+
+    runs = read_extract(extract, stages=stages)[0].runs
+    for ledger in ledgers:
+        if runs.keys() & read(ledger, stages=stages)[0].runs.keys():
+            try:
+                compare_extract(extract, ledger, stages)
+            except PrivacyError as error:
+                return {"holds": False, "reason": str(error)}
+    return None
+
+
+def _verified(ledger: Path, key: bytes | None, anchor: str | None, stages: Sequence[type[Any]]) -> dict[str, Any]:
     """What is found of one ledger, with the words for it."""
     from discreet.ledger.verification import verify as check
 
     try:
-        verified = check(ledger, key=key, anchor=anchor)
+        verified = check(ledger, key=key, anchor=anchor, stages=stages)
     except PrivacyError as error:
         return {"holds": False, "reason": str(error)}
     return {"holds": True} | verified.to_dict() | {"words": str(verified)}
 
 
 def _print_broken(reason: str) -> None:
-    Console(stderr=True).print(Text.assemble(("does not hold: ", "bold red"), reason), soft_wrap=True)
+    complain(reason, "does not hold: ")
 
 
 def _read_key(path: Path) -> bytes:
     try:
-        return path.read_bytes()
-    except OSError as error:
-        raise ConfigError(f"the key cannot be read from {path}: {error}") from error
+        return read_bytes(path)
+    except ConfigError as error:
+        raise ConfigError(f"the key cannot be read: {error}") from error

@@ -10,11 +10,16 @@ mnist.py     digits, MNIST, Fashion-MNIST
 cifar.py     CIFAR-10
 images.py    images by class
 custom.py    .npz files, and functions of your own
+archives.py  the arrays of an .npz file
 columns.py   the columns of .csv and .parquet files
 schema.py    what is known of columns without looking
+rules.py     the numbers that a column's cells become
+describe.py  a schema to begin with, from a header and the kinds of cells
+private_schema.py  what nobody has declared of columns, asked for with noise
 tables.py    tables, by a schema
 ranges.py    ranges that nobody can state
 made_up.py   data made up by a stated law
+inputs.py    rows without labels, for a model that has been trained
 files.py     what every reader of files needs
 """
 

@@ -12,15 +12,17 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
+from discreet._limits import within
 from discreet.data.columns import column_names, read_columns
 from discreet.data.dataset import Data, Split, notes
 from discreet.data.download import CIFAR_FILES, Files, cache_folder
-from discreet.data.files import MOST_ROWS, Progress, reading, whole_file
+from discreet.data.files import Progress, Unpacked, reading, regular, whole_file
 from discreet.data.images import Octets, class_names, decoded, labelled, scaled
 from discreet.data.mnist import check_labels, fewer
 from discreet.errors import ConfigError
 
 _SHAPE = (3, 32, 32)
+_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _RECORD = 1 + math.prod(_SHAPE)
 _JPEG = "JPEG copies, not the original images"
 
@@ -42,23 +44,26 @@ def cifar10(source: Files, limit: int | None, progress: Progress | None) -> Data
     cut = limit is not None and len(train[1]) == limit
     missing = "" if cut else fewer(len(train[1]), len(test[1]), 50_000, 10_000)
     parts = [(scaled(x), torch.from_numpy(y.astype(np.int64))) for x, y in (train, test)]
-    return Data("cifar10", parts[0], parts[1], _SHAPE, 10, notes(note, missing))
+    return Data("cifar10", parts[0], parts[1], _SHAPE, 10, notes(note, missing), class_names=_NAMES)
 
 
 def _content(path: Path) -> bytes:
     with reading(path):
+        size = regular(path).stat().st_size
+        within("unpacked_bytes", size, f"{path} has {size:,} bytes")
         return path.read_bytes()
 
 
 def _archive(path: Path) -> tuple[Bytes, Bytes]:
     """The binary version in its archive; nothing is unpacked, and no path in it is followed."""
     contents: dict[str, bytes] = {}
-    with reading(path, tarfile.TarError, EOFError, zlib.error), tarfile.open(path, "r:gz") as packed:
+    errors = (tarfile.TarError, EOFError, zlib.error)
+    with reading(path, *errors), Unpacked(regular(path)) as content, tarfile.open(fileobj=content, mode="r|") as packed:
         for member in packed:
             name = Path(member.name).name
             inside = packed.extractfile(member) if name in CIFAR_FILES and member.isfile() else None
             if inside is not None:
-                contents[name] = inside.read(MOST_ROWS * _RECORD)
+                contents[name] = inside.read()
     missing = [name for name in CIFAR_FILES if name not in contents]
     if missing:
         raise ConfigError(f"{path} has no {missing[0]}; get it again.")
@@ -98,7 +103,7 @@ def _tables(source: Files, limit: int | None, progress: Progress | None) -> tupl
     """Images from parquet files, or as they were decoded from the same files before."""
     digest = hashlib.sha256()
     for path in (*source.train, *source.test):
-        with reading(path), path.open("rb") as file:
+        with reading(path), regular(path).open("rb") as file:
             digest.update(hashlib.file_digest(file, "sha256").digest())
     cached = cache_folder("cifar10") / f"decoded-{digest.hexdigest()[:32]}.safetensors"
     decoded = _cached(cached, limit)

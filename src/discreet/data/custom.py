@@ -1,8 +1,5 @@
 """Data of one's own: arrays in an .npz file, or what a function returns."""
 
-import struct
-import zipfile
-import zlib
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from inspect import signature
@@ -14,8 +11,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
+from discreet._limits import within
+from discreet.data.archives import read_arrays
 from discreet.data.dataset import Data, Pair, Split, first_example
-from discreet.data.files import reading
 from discreet.errors import ConfigError, PrivacyError
 from discreet.release.batching import length_of
 
@@ -25,18 +23,7 @@ _NOT_SETS = (str, bytes, Mapping, Tensor)
 
 def npz(name: str, classes: int | None, split: Split) -> Data:
     """Data from the arrays x, y and perhaps test_x, test_y of a file; nothing pickled is read."""
-    errors = (ValueError, EOFError, KeyError, RuntimeError, MemoryError, zlib.error, zipfile.BadZipFile, struct.error)
-    with reading(name, *errors):
-        with zipfile.ZipFile(name):  # anything else numpy would try to read as something else
-            pass
-        with np.load(name, allow_pickle=False) as file:
-            arrays = {key: file[key] for key in file.files}
-    if not {"x", "y"} <= set(arrays) <= {"x", "y", "test_x", "test_y"} or len(arrays) == 3:
-        raise ConfigError(
-            f"{name} has the arrays {', '.join(sorted(arrays)) or 'none'}; it must have x and y, and perhaps test_x "
-            "and test_y."
-        )
-    tensors = {key: _tensor(name, key, array) for key, array in arrays.items()}
+    tensors = {key: _tensor(name, key, array) for key, array in read_arrays(name).items()}
     if "test_x" in tensors:
         return _from_pairs(name, (tensors["x"], tensors["y"]), (tensors["test_x"], tensors["test_y"]), classes)
     return _from_pairs(name, *split.of_pair(name, tensors["x"], tensors["y"]), classes)
@@ -48,9 +35,9 @@ def _tensor(name: str, key: str, array: npt.NDArray[Any]) -> Tensor:
         raise ConfigError(f"{name}: {key} is a single number; it must have a row for each example.")
     if array.dtype.kind == "f":
         with np.errstate(over="ignore"):  # what float32 cannot hold is found not to be finite later
-            return torch.from_numpy(array.astype(np.float32))
+            return torch.from_numpy(array.astype(np.float32, copy=False))
     if key.endswith("y") and array.dtype.kind in "iu":
-        return torch.from_numpy(array.astype(np.int64))
+        return torch.from_numpy(array.astype(np.int64, copy=False))
     allowed = "whole numbers (classes) or real ones" if key.endswith("y") else "real numbers, scaled by constants"
     raise ConfigError(f"{name}: {key} is of {array.dtype}; it must be of {allowed}.")
 
@@ -67,6 +54,8 @@ def _from_pairs(name: str, train: Pair, test: Pair | None, classes: int | None) 
             raise ConfigError(f"{name} has real labels, so classes {classes} does not apply; give whole numbers.")
     elif classes is None:
         classes, note = max(2, *(int(y.max()) + 1 for _, y in pairs)), _COUNTED
+    if classes is not None:
+        within("categories", classes, f"{name} has {classes:,} classes")
     return Data(name, train, test, tuple(train[0].shape[1:]), classes, note)
 
 
@@ -87,7 +76,7 @@ def from_function(name: str, classes: int | None, split: Split, options: Mapping
         returned = function(**options)
     except (ConfigError, PrivacyError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(f"{name} failed: {type(error).__name__}: {error}") from error
     if isinstance(returned, Data):
         if classes not in (None, returned.classes):

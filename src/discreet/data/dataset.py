@@ -1,14 +1,15 @@
 """Examples to train on and to test on: what is guaranteed of them, and how they are parted."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset, default_collate
 
-from discreet._check import check_int, check_positive
+from discreet._check import check_int, check_share
 from discreet.errors import ConfigError
 from discreet.release.batching import length_of
 
@@ -24,7 +25,9 @@ class Data:
     float32 numbers where `classes` is None. Of tensors every row is checked, of a data set the first example.
 
     `note` is what a figure that was measured with this data must say beside it. `owners` are the users whose the
-    training rows are, by number, where that is known.
+    training rows are, by number, where that is known. `class_names` are what the classes are called, by number, and
+    `inputs` is how a row of a file becomes an input, in plain values (inputs.py): both go with a trained model.
+    `weights` are public constants by class, by which a training row's loss is multiplied; there may be none.
     """
 
     name: str
@@ -34,12 +37,17 @@ class Data:
     classes: int | None
     note: str = ""
     owners: Tensor | None = None
+    class_names: tuple[str, ...] = ()
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    weights: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if self.classes is not None:
             check_int(f"{self.name}: the number of classes", self.classes, least=2)
         if 0 in self.shape:
             raise ConfigError(f"{self.name}: examples of shape {self.shape} hold nothing to learn from.")
+        if self.class_names and len(self.class_names) != self.classes:
+            raise ConfigError(f"{self.name} has {self.classes} classes and names for {len(self.class_names)}.")
         self._check("training", self.train)
         if self.test is not None:
             self._check("test", self.test)
@@ -83,8 +91,7 @@ class Split:
     seed: int
 
     def __post_init__(self) -> None:
-        if not check_positive("test_fraction", self.fraction, zero=True) < 1:
-            raise ConfigError(f"test_fraction is {self.fraction!r}; it must be below 1.")
+        check_share("test_fraction", self.fraction)
         check_int("seed", self.seed, least=0, most=2**63 - 1)
 
     def order(self, count: int) -> Tensor:
@@ -119,8 +126,7 @@ def validated(data: Data, fraction: float) -> Data:
 
     Whether an example is held out is decided by a hash of its own input, so that it depends on no other example.
     """
-    if not check_positive("validation", fraction) < 1:
-        raise ConfigError(f"validation is {fraction!r}; it is a part of the training examples, from 0 to below 1.")
+    check_share("validation", fraction)
     if not isinstance(data.train, tuple) or data.owners is not None:
         raise ConfigError(f"{data.name}: a validation part is taken of examples in memory that are nobody's but one's.")
     x, y = data.train

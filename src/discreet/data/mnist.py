@@ -9,13 +9,19 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from discreet._limits import within
 from discreet.data.dataset import Data, Pair
 from discreet.data.download import Files
-from discreet.data.files import MOST_ROWS, reading
+from discreet.data.files import reading, regular
 from discreet.data.images import Octets, scaled
 from discreet.errors import ConfigError
 
 _DIGITS_TESTED = 360
+_NUMERALS = tuple(map(str, range(10)))
+_CLOTHES = (
+    *("t-shirt", "trouser", "pullover", "dress", "coat"),
+    *("sandal", "shirt", "sneaker", "bag", "ankle boot"),
+)
 
 
 def digits() -> Data:
@@ -31,14 +37,15 @@ def digits() -> Data:
     x = torch.tensor(bunch.images, dtype=torch.float32)[order, None] / 16
     y = torch.tensor(bunch.target)[order]
     train, test = (x[:-_DIGITS_TESTED], y[:-_DIGITS_TESTED]), (x[-_DIGITS_TESTED:], y[-_DIGITS_TESTED:])
-    return Data("digits", train, test, (1, 8, 8), 10)
+    return Data("digits", train, test, (1, 8, 8), 10, class_names=_NUMERALS)
 
 
 def idx(name: str, source: Files) -> Data:
     """MNIST or Fashion-MNIST from the files that were found."""
     train, test = _idx_pair(*source.train), _idx_pair(*source.test)
     note = fewer(len(train[1]), len(test[1]), 60_000, 10_000)
-    return Data(name, train, test, (1, 28, 28), 10, note)
+    names = _CLOTHES if name == "fashion-mnist" else _NUMERALS
+    return Data(name, train, test, (1, 28, 28), 10, note, class_names=names)
 
 
 def _idx_pair(images: Path, labels: Path) -> Pair:
@@ -54,13 +61,14 @@ def _idx_array(path: Path, shape: tuple[int, ...]) -> Octets:
     """The bytes in an IDX file of rows of this shape."""
     magic = struct.pack(">HBB", 0, 8, 1 + len(shape))  # unsigned bytes, of so many dimensions
     opened = gzip.open if path.suffix == ".gz" else open
-    with reading(path, EOFError, zlib.error), opened(path, "rb") as file:
+    with reading(path, EOFError, zlib.error), opened(regular(path), "rb") as file:
         head = file.read(8 + 4 * len(shape))
         if head[:4] != magic or len(head) != 8 + 4 * len(shape):
             raise ConfigError(f"{path} begins with {head[:4].hex()}; an IDX file of this kind with {magic.hex()}.")
         count, *sizes = struct.unpack(f">{1 + len(shape)}I", head[4:])
-        if tuple(sizes) != shape or not 0 < count <= MOST_ROWS:
+        if tuple(sizes) != shape or count == 0:
             raise ConfigError(f"{path} has {count} rows of shape {tuple(sizes)}; it must have rows of shape {shape}.")
+        within("images", count, f"{path} announces {count:,} rows")
         expected = count * math.prod(shape)
         content = file.read(expected + 1)
     if len(content) != expected:

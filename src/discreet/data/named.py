@@ -74,6 +74,7 @@ def load(
         limit: keep the first so many examples of each part.
         progress: called as progress(done, total) while bytes come (of one file after another, total 0 if it is not
             known) and while images are decoded.
+        **more: what a function of one's own is called with.
 
     Returns:
         Examples to train on and to test on.

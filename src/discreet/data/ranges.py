@@ -64,7 +64,7 @@ def private_ranges(
     """
     names = _distinct(columns)
     event = ranges_cost(noise, adjacency)
-    edges = _edges(low, high)
+    edges = doubling_edges(low, high)
     if not 0 <= tail < 0.5:
         raise ConfigError(f"tail is {tail!r}; it must be from 0 to below 0.5.")
     if isinstance(ledger, (str, Path)):
@@ -89,6 +89,10 @@ def private_ranges(
 
 def ranges_cost(noise: float, adjacency: Adjacency = "zero-out") -> Event:
     """The one release that `private_ranges` makes, to be accounted together with the training, under its adjacency.
+
+    Args:
+        noise: the standard deviation on each count.
+        adjacency: the relation under which the training is analysed.
 
     >>> from discreet.accounting import cost
     >>> round(cost([ranges_cost(noise=10.0)], 1e-5).epsilon, 3)
@@ -115,7 +119,7 @@ def _table_path(table: str | Path) -> Path:
     return Path(table)
 
 
-def _edges(low: float, high: float) -> Reals:
+def doubling_edges(low: float, high: float) -> Reals:
     """The bins' ends: minus the sizes, and the sizes, that double from low until they are high or more."""
     if not check_positive("low", low) < check_positive("high", high):
         raise ConfigError(f"low is {low!r} and high is {high!r}; they are sizes, and low must be below high.")
@@ -131,7 +135,7 @@ def _counts(table: Mapping[str, Any], names: Sequence[str], edges: Reals) -> npt
     out = np.zeros((len(names), len(edges) - 1), np.int64)
     lengths = set()
     for number, name in enumerate(names):
-        values = _lenient_numbers(name, table[name])
+        values = lenient_numbers(name, table[name])
         lengths.add(len(values))
         bins = np.searchsorted(edges[1:-1], values[~np.isnan(values)], side="right")
         out[number] = np.bincount(bins, minlength=out.shape[1])
@@ -142,7 +146,7 @@ def _counts(table: Mapping[str, Any], names: Sequence[str], edges: Reals) -> npt
     return out
 
 
-def _lenient_numbers(name: str, cells: Any) -> Reals:
+def lenient_numbers(name: str, cells: Any) -> Reals:
     """A column's numbers, nan for what is none."""
     if isinstance(cells, Tensor):
         cells = cells.detach().cpu().numpy()

@@ -24,6 +24,8 @@ from discreet.gradients.graph import ArrivedGradients, FreePasses
 class GatheringPasses(FreePasses):
     """The passes of one chunk after another; `whole()` has all parameters whole until it is left."""
 
+    waits = True
+
     def __init__(
         self, modules: Iterable[nn.Module], ranks: Ranks, whole: Callable[[], AbstractContextManager[None]]
     ) -> None:

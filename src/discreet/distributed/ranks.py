@@ -17,7 +17,8 @@ import pickle
 import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
-from functools import cache
+from datetime import timedelta
+from functools import cache, partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +28,7 @@ import torch
 import torch.distributed.distributed_c10d as dist
 from torch import Tensor, nn
 
+from discreet._check import check_positive
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.release.batching import Draw
 
@@ -34,14 +36,16 @@ Group = dist.ProcessGroup | Literal[False] | None
 
 _FRAME = 2048  # bytes that each rank says at once; what is longer takes a second round
 _KINDS = {kind.__name__: kind for kind in (BudgetExhausted, ConfigError)}
-_PRIVATE = {"number of examples"}  # what an error does not show: it may be secret
+_PRIVATE = {"number of examples", "state's attendance"}  # what an error does not show: it may be secret
 _REMEDIES = {
     "weights": "build the model from the same torch.manual_seed on every rank, or call "
     "discreet.distributed.same_weights(model) before attaching",
     "parameters": "change them on all ranks alike, by the released gradients alone",
     "code": "start every rank from the same files and the same installed versions",
     "seed": "give every rank the same seed, or none",
-    **dict.fromkeys(("state's releases", "state's bound"), "load the same checkpoint on every rank"),
+    **dict.fromkeys(
+        ("state's releases", "state's bound", "state's attendance"), "load the same checkpoint on every rank"
+    ),
 }
 
 
@@ -270,9 +274,34 @@ def find(group: Group = None, *, noise_shares: bool = False) -> Ranks:
 def _default_group() -> dist.ProcessGroup | None:
     launched = dist.is_torchelastic_launched() and int(os.environ["WORLD_SIZE"]) > 1
     if launched and not dist.is_initialized():
-        dist.init_process_group()
+        dist.init_process_group(timeout=_patience())
+        sys.excepthook = partial(said_in_a_line, sys.excepthook)
         atexit.register(dist.destroy_process_group)  # or gloo's threads now and then abort a process that ends
     return dist.group.WORLD if dist.is_initialized() else None
+
+
+def _patience() -> timedelta | None:
+    """How long ranks wait for each other: torch's usual time, or DISCREET_RANK_TIMEOUT seconds."""
+    seconds = os.environ.get("DISCREET_RANK_TIMEOUT", "")
+    if not seconds:
+        return None
+    try:
+        return timedelta(seconds=check_positive("DISCREET_RANK_TIMEOUT", float(seconds)))
+    except (ValueError, OverflowError) as error:
+        raise ConfigError(f"DISCREET_RANK_TIMEOUT is {seconds[:60]!r}; it must be seconds, as 600.") from error
+
+
+def said_in_a_line(before: Callable[..., Any], kind: type[BaseException], error: BaseException, trace: Any) -> None:
+    """What a script under torchrun ends with: its rank and one line for an error of this library, with its exit code.
+
+    Anything else goes to the hook that was there before. DISCREET_TRACEBACK=1 shows the traceback of both.
+    """
+    if not isinstance(error, (ConfigError, PrivacyError)) or bool(os.environ.get("DISCREET_TRACEBACK")):
+        before(kind, error, trace)
+        return
+    sys.stderr.write(f"rank {os.environ.get('RANK', '?')}: {' '.join(str(error).split())}\n")
+    sys.stderr.flush()
+    raise SystemExit(error.exit_code)
 
 
 def refuse(what: str) -> None:
@@ -283,7 +312,12 @@ def refuse(what: str) -> None:
 
 
 def same_weights(model: nn.Module, group: Group = None) -> None:
-    """Give every rank rank 0's parameters and buffers, as a start."""
+    """Give every rank rank 0's parameters and buffers, as a start.
+
+    Args:
+        model: its parameters and buffers are written to.
+        group: the processes; all of them unless it is given, and this one alone for False.
+    """
     ranks = find(group)
     for tensor in (*model.parameters(), *model.buffers()):
         if is_sharded(tensor):
@@ -298,7 +332,7 @@ class Shares:
     """
 
     def __init__(self, rank: int, size: int, *lengths: int) -> None:
-        self._rank, self._size = rank, size
+        self._rank, self.size = rank, size
         self.length = sum(lengths)
         self._starts = np.cumsum([0, *lengths]) if len(lengths) == size > 1 else None
 
@@ -307,13 +341,13 @@ class Shares:
 
         Units that share a slot stay together.
         """
-        if self._size == 1:
+        if self.size == 1:
             return slice(None), len(indices)
         if self._starts is not None:
             owners = np.searchsorted(self._starts, indices, side="right") - 1
         else:
-            owners = (np.arange(len(indices)) if slots is None else slots) % self._size
-        counts = np.bincount(owners, minlength=self._size)
+            owners = (np.arange(len(indices)) if slots is None else slots) % self.size
+        counts = np.bincount(owners, minlength=self.size)
         return (owners == self._rank).nonzero()[0], int(counts.max())
 
     def rows(self, indices: Draw) -> Draw:

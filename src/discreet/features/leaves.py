@@ -27,6 +27,11 @@ Values = npt.NDArray[np.float64]
 def dead_leaves(count: int, *, side: int = 32, seed: int = 0) -> Tensor:
     """So many colour images [count, 3, side, side] with values from 0 to 255; the same for the same seed.
 
+    Args:
+        count: how many.
+        side: their height and width in pixels.
+        seed: of the generator that draws them.
+
     >>> dead_leaves(2, side=8).shape
     torch.Size([2, 3, 8, 8])
     """

@@ -13,10 +13,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from discreet._check import check_int
+from discreet._limits import within
 from discreet.accounting.events import Adjacency, Event
 from discreet.accounting.serialization import build
 from discreet.data.files import Progress
 from discreet.errors import ConfigError
+from discreet.features.backbone import Backbone
 from discreet.features.deskew import Upright
 from discreet.features.extraction import Extracted, Extractor, extract
 from discreet.features.patches import Patches
@@ -26,7 +28,7 @@ from discreet.features.statistics import Whitened, Whitening
 from discreet.ledger import Ledger
 from discreet.runs.schema import FeaturesSection
 
-_KINDS = {"patches": Patches, "scattering": Scattering}
+_KINDS = {"patches": Patches, "scattering": Scattering, "backbone": Backbone}
 _AROUND = {"upright": Upright, "rehearsed": Rehearsed}  # tables beside an extractor's settings, the inner one first
 _TABLES = {"upright": "{spread = 0.5}", "rehearsed": "{power = 0.25}"}
 _ROWS = 1024  # whitened at a time
@@ -62,6 +64,8 @@ class Pipeline:
         """The pipeline that a config describes."""
         if not section.extractors:
             raise ConfigError("[features] has no extractors; say one, as [features.extractors.fine] kind = 'patches'.")
+        count = len(section.extractors)
+        within("extractors", count, f"[features] has {count:,} extractors")
         settings = {name: getattr(section, name) for name in Whitening.__dataclass_fields__}
         extractors = {name: _extractor(name, values) for name, values in section.extractors.items()}
         return cls(extractors, Whitening(**settings), section.workers, section.cache, section.leading)
@@ -82,6 +86,11 @@ class Pipeline:
     def cost(self, adjacency: Adjacency) -> list[Event]:
         """What the statistics cost."""
         return [self.whitening.cost(adjacency) for _ in self.extractors]
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a guarantee assumes of the extractors: what public networks were trained on."""
+        return tuple(dict.fromkeys(e.assumption for e in self.extractors.values() if isinstance(e, Backbone)))
 
     def extract(self, images: Tensor, progress: Progress | None = None) -> Features:
         """The public features of images."""

@@ -5,6 +5,7 @@ import hashlib
 import secrets
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Literal, Protocol, get_args
 
 import torch
@@ -132,7 +133,19 @@ class Vectorised:
         return rows, real, steps
 
 
-def engine_for(kind: Kind, model: nn.Module, local: Local, loss: Loss, example: Pair) -> tuple[Engine, bool]:
+@dataclass(frozen=True)
+class ProbedEngine:
+    """An engine, and what was seen of it before it is used."""
+
+    engine: Engine
+    alone: bool  # whether it was probed that no user has influence on another's update
+
+    def updates(self, data: Sequence[Pair], users: Sequence[int], in_round: int) -> Updates:
+        """What its engine makes."""
+        return self.engine.updates(data, users, in_round)
+
+
+def engine_for(kind: Kind, model: nn.Module, local: Local, loss: Loss, example: Pair) -> ProbedEngine:
     """The engine for a model, and whether it was probed that no user has influence on another's update.
 
     Args:
@@ -149,10 +162,11 @@ def engine_for(kind: Kind, model: nn.Module, local: Local, loss: Loss, example: 
         still = _without_dropout(model)  # whose masks, one draw for all users, are secret and independent anyway
         why = _differs(still, local, loss, made_up)
         if why is None:
-            return Vectorised(model, local, loss), _probed(lambda: Vectorised(still, local, loss, key=0), made_up)
+            probed = _probed(lambda: Vectorised(still, local, loss, key=0), made_up)
+            return ProbedEngine(Vectorised(model, local, loss), probed)
         if kind == "vectorised":
             raise ConfigError(f"the vectorised engine cannot train this model: {why}. Use engine='loop'.")
-    return Loop(model, local, loss), _probed(lambda: Loop(model, local, loss, key=0), made_up)
+    return ProbedEngine(Loop(model, local, loss), _probed(lambda: Loop(model, local, loss, key=0), made_up))
 
 
 def _made_up(example: Pair, local: Local) -> list[Pair]:

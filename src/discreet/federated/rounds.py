@@ -11,6 +11,8 @@ from discreet._check import check_positive
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.ranks import refuse
 from discreet.errors import ConfigError, PrivacyError
+from discreet.federated.engines import ProbedEngine
+from discreet.federated.local import Pair
 from discreet.gradients import UnitGradients
 from discreet.gradients.forms import Materialised, PerExampleGrad, sum_dtype
 from discreet.ledger import Ledger
@@ -46,6 +48,7 @@ class Rounds(Session):
         denominator: float | None = None,
         preflight: bool = True,
         seed: int | None = None,
+        engine: ProbedEngine | None = None,
     ) -> None:
         if isinstance(plan, Plan):
             _check_plan(plan)
@@ -61,7 +64,8 @@ class Rounds(Session):
         self._attachment = ParameterGuard(model)
         self._cohort: set[int] | None = None  # users of the open round
         self._heard: set[int] = set()  # those of them whose update has come
-        self.alone = False  # whether it was probed that no user has influence on another's update
+        self._engine = engine
+        self._probed = engine is not None and engine.alone and preflight  # that no user has influence on another's
 
     def draw(self, users: int | None = None, *, available: Sequence[int] | None = None) -> list[int]:
         """Who takes part in the next round, by number from 0; nobody is to know. An open round is given up.
@@ -81,17 +85,35 @@ class Rounds(Session):
         self._cohort, self._heard = set(cohort), set()
         return cohort
 
-    @torch.no_grad()
+    def train(self, users: Sequence[Pair], numbers: Sequence[int], weights: Tensor | None = None) -> None:
+        """Make the updates of users who were drawn by the engine that these rounds were begun with, and add them.
+
+        Args:
+            users: their records.
+            numbers: their numbers.
+            weights: from 0 to 1: what each bounded update is multiplied by.
+        """
+        if self._engine is None:
+            raise ConfigError("these rounds were begun without an engine; make the updates, and hand them to add().")
+        self._add(numbers, self._engine.updates(users, numbers, self.released), weights)
+
     def add(
         self, users: Sequence[int], updates: Mapping[str, Tensor], weights: Sequence[float] | Tensor | None = None
     ) -> None:
-        """Bound users' updates and add them.
+        """Bound users' updates and add them. How they were made is not known.
 
         Args:
             users: their numbers.
             updates: for each parameter a tensor [users, *shape].
             weights: from 0 to 1: what each bounded update is multiplied by.
         """
+        self._probed = False
+        self._add(users, updates, weights)
+
+    @torch.no_grad()
+    def _add(
+        self, users: Sequence[int], updates: Mapping[str, Tensor], weights: Sequence[float] | Tensor | None
+    ) -> None:
         self._check()
         if self._cohort is None:
             raise PrivacyError(
@@ -120,8 +142,8 @@ class Rounds(Session):
         if self._cohort is None:
             raise PrivacyError("there is no open round to release; begin one with rounds.draw().")
         self._cohort = None
-        rests_on = self._conditions() if self._aggregate.on_disk else None
-        released = self._aggregate.release(rests_on, **({} if self.alone else {"unprobed": True}))
+        rests_on = self.rests_on if self._aggregate.on_disk else None
+        released = self._aggregate.release(rests_on, **({} if self._probed else {"unprobed": True}))
         # an update is a step down, a gradient points up; what was divided by is the number of users a round
         back = -self.plan.sampling.batch_size / self._denominator
         for name, moved in released.items():
@@ -130,7 +152,7 @@ class Rounds(Session):
     def _conditions(self) -> list[Condition]:
         unit = self.plan.sampling.contract().unit
         alone = f"each {unit}'s update was made from released weights and the {unit}'s own data alone"
-        probed = self.alone and not self._aggregate.unprobed
+        probed = self._probed and not self._aggregate.unprobed
         return [
             Condition(f"{alone}, probed on made-up {unit}s" if probed else alone, "checked" if probed else "assumed"),
             Condition(f"all records of a {unit} are under one number", "assumed"),
@@ -147,13 +169,11 @@ class Rounds(Session):
             self._cohort = None
             self._aggregate.clear()
             self._aggregate.close()
-            self._attachment.release()
+            self._attachment.detach()
 
     def _check(self) -> None:
-        self._aggregate.check_process()
         self._attachment.check()
-        self._attachment.check_parameters()
-        self._attachment.check_modes()
+        self._attachment.check_model()
 
     def _check_updates(self, users: int, updates: Mapping[str, Tensor]) -> None:
         odd = set(updates) ^ set(self._parameters)

@@ -114,16 +114,16 @@ def train_rounds(
     loss = options.loss or loss_for((example[0][None], example[1][None]))
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0) if options.optimizer is None else options.optimizer
     state = LoopState(model, loss, optimizer, options)
-    work, alone = engine_for(engine, model, local, loss, example)
-    rounds = Rounds(model, plan, options.ledger, denominator=denominator, preflight=options.preflight, seed=seed)
+    work = engine_for(engine, model, local, loss, example)
+    rounds = Rounds(
+        model, plan, options.ledger, denominator=denominator, preflight=options.preflight, seed=seed, engine=work
+    )
     try:
-        rounds.alone = alone and options.preflight
-        state.begin(rounds, own=True)
+        state.begin(rounds)
         while rounds.remaining:
-            number, cohort = rounds.released, rounds.draw(len(users))
+            cohort = rounds.draw(len(users))
             if cohort:
-                updates = work.updates([users[user] for user in cohort], cohort, number)
-                rounds.add(cohort, updates, None if shares is None else shares[cohort])
+                rounds.train([users[user] for user in cohort], cohort, None if shares is None else shares[cohort])
             rounds.release()
             if state.released():
                 break

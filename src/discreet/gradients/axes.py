@@ -9,9 +9,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
+from discreet.gradients import moves as _moves  # noqa: F401 - it declares the ops that move rows
+from discreet.gradients.forms.complex_parts import real_parts
 from discreet.gradients.graph import DIMENSIONS, Edge, Graph
-from discreet.gradients.layout import Rows
-from discreet.gradients.ops import Op, Place, Shape, Step, known_op, saved_numbers
+from discreet.gradients.layout import VALUES, Members, Memberships, Rows, random_labels
+from discreet.gradients.ops import Op, Step, known_op, saved_numbers
+from discreet.gradients.owners import NOBODY, Owners, Place, Shape, by_position, merged, owners_of
 
 
 class RouteOp(NamedTuple):
@@ -49,7 +55,7 @@ class Route:
     @property
     def by_data(self) -> bool:
         """Whether more than shapes and saved numbers tells where the units stand."""
-        return any(at.op.by_data for at in self.ops)
+        return any(at.op.by_data or at.op.asked for at in self.ops)
 
     @property
     def edges(self) -> list[Edge]:
@@ -73,21 +79,71 @@ class Route:
                     return None
                 for number, edge in at.inputs:
                     below = _place_below(graph, at.op, (at.node, output), place, number, edge, units)
-                    if below is None or places.setdefault(edge, below) != below:
+                    if below is not None and edge in places:
+                        below = merged(places[edge], below, graph.shape(edge), units)
+                    if below is None:
                         return None
+                    places[edge] = below
         return places
 
 
 def _place_below(graph: Graph, op: Op, output: Edge, place: Place, number: int, edge: Edge, units: int) -> Place | None:
     """Where the units stand in an op's input, given where they stand in an output of it; None if nothing tells."""
     node, given = graph.nodes[output[0]], graph.shape(edge)
+    if op.asked:
+        return _told_by_itself(graph, output, place, number, units)
     saved = saved_numbers(node, op.fields(type(node)))
-    indices = node._saved_indices if op.by_data else ()
-    below = op.keeper(Step(saved, number, output[1], place, graph.shape(output), given, units, indices))
-    return None if below is None or given[below[0]] % (below[1] * units) else below
+    tensors = {name: getattr(node, f"_saved_{name}") for name in op.by_data} if op.by_data else {}
+    siblings: tuple[Shape | None, ...] = ()
+    if op.siblings:
+        siblings = tuple(None if e is None else graph.shape(e) for e in graph.inputs[output[0]])
+    below = op.keeper(Step(saved, number, output[1], place, graph.shape(output), given, units, tensors, siblings))
+    if below is None:
+        return None
+    dim, width = below
+    if isinstance(width, Owners):
+        if len(width.of) != (given[dim] if given else 1):
+            return None
+        return dim, by_position(width, units)
+    return None if given[dim] % (width * units) else below
 
 
-def readings(graph: Graph, units: int) -> dict[Edge, Rows | None]:
+def _told_by_itself(graph: Graph, output: Edge, place: Place, number: int, units: int) -> Place | None:
+    """The same from the op's own backward: of ones, and of each unit's labels in the place of ones.
+
+    A gradient that changes by one unit's labels comes from that unit's part of the output alone.
+    """
+    node, shape, (dim, width) = graph.nodes[output[0]], graph.shape(output), place
+    meta = node._input_metadata[output[1]]
+    if not (meta.dtype.is_floating_point or meta.dtype.is_complex) or len(node._input_metadata) != 1 or not shape:
+        return None
+    ones = torch.ones(shape, dtype=meta.dtype, device=meta.device)
+    owners = owners_of(width, shape[dim], units)
+    kept = (owners != NOBODY).view([-1 if d == dim else 1 for d in range(len(shape))])
+
+    def below(of_owners: Tensor) -> Tensor | None:
+        factors = of_owners.view(kept.shape).to(ones)
+        with torch.no_grad():
+            found = node(ones * torch.where(kept, factors, 0.0))
+        return (found if isinstance(found, tuple) else (found,))[number]
+
+    plain = below(torch.ones(len(owners)))
+    if plain is None or plain.layout != torch.strided:
+        return None
+    memberships = Memberships(real_parts(plain), units)
+    for labels in random_labels(units, real_parts(ones[:0]).dtype):
+        scaled = below(labels[owners.clamp(min=0)])
+        if scaled is None:
+            return None
+        memberships.compare(real_parts(scaled), labels)
+    match = memberships.found()
+    rows = None if match is None else match.rows
+    if not isinstance(rows, Members) or rows.dim == VALUES or rows.dim >= plain.dim():
+        return None
+    return rows.dim, by_position(Owners(rows.owner), units)
+
+
+def readings(graph: Graph, units: int) -> dict[Edge, Rows | Members | None]:
     """Where the units stand in each op's outputs, as far as the ops above tell; None where they do not, or differ."""
     root = (0, graph.root_output)
     places: dict[Edge, Place | None] = {root: (0, graph.shape(root)[0] // units)}
@@ -100,14 +156,20 @@ def readings(graph: Graph, units: int) -> dict[Edge, Rows | None]:
                     continue
                 told = place is not None and op is not None
                 below = _place_below(graph, op, (n, output), place, number, edge, units) if told else None
-                if places.setdefault(edge, below) != below:
-                    places[edge] = None
+                if edge in places:
+                    below = merged(places[edge], below, graph.shape(edge), units)
+                places[edge] = below
     return {e: None if p is None else rows_at(p, graph.shape(e), units) for e, p in places.items()}
 
 
-def rows_at(place: Place, shape: Shape, units: int) -> Rows | None:
-    """The same as rows of an op's output, if they are unit by unit or row by row."""
+def rows_at(place: Place, shape: Shape, units: int) -> Rows | Members | None:
+    """The same as rows of an op's output: unit by unit or row by row, or each its own unit's."""
     dim, width = place
-    if width * units == shape[dim]:
-        return Rows(dim)
-    return Rows(dim, interleaved=True) if width == 1 else None
+    if not shape:
+        return None
+    if not isinstance(width, Owners):
+        if width * units == shape[dim]:
+            return Rows(dim)
+        if width == 1:
+            return Rows(dim, interleaved=True)
+    return Members(dim, owners_of(width, shape[dim], units))

@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from discreet._check import check_positive
 from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients.forms.base import CHUNKED, STORED, Kernel, KnownNorms, PerExampleGrad, sum_dtype
 from discreet.gradients.forms.combined import combine
+from discreet.gradients.forms.complex_parts import ComplexParts, real_parts
 from discreet.gradients.forms.materialized import Materialised
 from discreet.gradients.graph import FreePasses, Graph, Passes, visit, walk
 from discreet.gradients.kernels import KernelPlan, Peak, choose
@@ -25,6 +26,11 @@ from discreet.gradients.structure import PassPlan, PlannedInput, PlannedSplit, S
 from discreet.gradients.torch_internals import Node, detached, inside_backward
 
 MEMORY = 1.3  # times what the forward pass saved
+
+
+def _regular() -> bool:
+    """Units have as many rows each, as far as is known."""
+    return False
 
 
 class Engine:
@@ -56,6 +62,7 @@ class Engine:
         self._model = model
         trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
         self.parameters = trained if parameters is None else dict(parameters)
+        self.layout: Mapping[str, Tensor] = {n: real_parts(p) for n, p in self.parameters.items()}
         self._names = {id(p): name for name, p in self.parameters.items()}
         self._memory = math.inf if memory == math.inf else check_positive("memory", memory, zero=True)
         self._pins = {name: Kernel.parse(text) for name, text in (kernels or {}).items()}
@@ -78,7 +85,14 @@ class Engine:
         return {name: str(kernel) for name, kernel in self._kernels.items()}
 
     def gradients(
-        self, losses: Tensor, units: int, *, since: int = 0, probe: bool = False, measure: bool = True
+        self,
+        losses: Tensor,
+        units: int,
+        *,
+        since: int = 0,
+        probe: bool = False,
+        measure: bool = True,
+        ragged: Callable[[], bool] = _regular,
     ) -> UnitGradients:
         """The gradients of each unit's loss.
 
@@ -89,6 +103,7 @@ class Engine:
             probe: Whether to probe the isolation of units where the graph's structure is known, too.
             measure: Whether to take norms during the backward pass, so that what gradients are made of can be freed as
                 soon as they are made.
+            ragged: Tells whether the units may lie side by side, each with rows of its own number (sets, graphs, bags).
 
         Raises:
             PrivacyError: if the units cannot be told apart, or an older op takes part.
@@ -102,16 +117,18 @@ class Engine:
             return self._single(losses, graph)
         plan = None if probe or structure is None else structure.plan(graph, units)
         if structure is None or plan is None:
-            structure, plan = self._analysed(graph, losses, units, structure)
+            structure, plan = self._analysed(graph, losses, units, structure, ragged())
         key = graph.signature, plan.shapes
         kernels = self._kernel_plans.get(key) if measure else None
         peak = None
         if measure and kernels is None and not structure.analysis.recomputes:
             peak = Peak(graph, [*here(self._model.parameters()), *self.parameters.values()])
-        self.passes.last(reads=plan.reads)
+        if self.passes.waits:
+            self.passes.last(reads=plan.reads)
         run = Pass(self, graph, structure, plan, units, kernels)
         forms = run.backward(losses)
-        self.passes.taken(reads=lambda: any(form.reads_parameters for form in forms.values()))
+        if self.passes.waits:
+            self.passes.taken(reads=lambda: any(form.reads_parameters for form in forms.values()))
         several = structure.analysis.several
         if measure and kernels is None:
             kernels = choose(forms, run.places, peak, self._memory, self._pins, several, self.storage_modes)
@@ -122,19 +139,21 @@ class Engine:
             for name in several & forms.keys():
                 forms[name].kernel = kernels.of.get(name)
         chunked = () if kernels is None else kernels.chunked
-        gradients = UnitGradients(forms, units, self.parameters, graph.unmanaged_leaves, chunked, run.norms)
+        gradients = UnitGradients(forms, units, self.layout, graph.unmanaged_leaves, chunked, run.norms)
         if measure:
             self._kernels = {} if kernels is None else kernels.of
             gradients.measure()
         return gradients
 
     def _analysed(
-        self, graph: Graph, losses: Tensor, units: int, before: Structure | None
+        self, graph: Graph, losses: Tensor, units: int, before: Structure | None, ragged: bool
     ) -> tuple[Structure, PassPlan]:
         """Probe the isolation of units in a graph: its structure, which is remembered if it holds for other data."""
         preparations = {} if before is None else before.analysis.preparations
-        analysis = analyse(graph, losses, units, own_tensors(self._model), preparations)
-        structure = Structure.of(graph, analysis, self.parameters)
+        analysis = analyse(graph, losses, units, own_tensors(self._model), preparations, ragged=ragged)
+        structure = before  # a probe that finds what was known leaves the plans for all batch sizes
+        if structure is None or analysis != structure.analysis:
+            structure = Structure.of(graph, analysis, self.parameters)
         self._structures.pop(graph.signature, None)
         if analysis.evident:
             remember(self._structures, graph.signature, structure)
@@ -144,11 +163,11 @@ class Engine:
         """A batch of one unit: its gradient is the gradient."""
         gradients = torch.autograd.grad(losses.sum(), list(self.parameters.values()), allow_unused=True)
         forms: dict[str, PerExampleGrad] = {
-            name: Materialised(g.detach()[None].to(sum_dtype(g.dtype)))
+            name: Materialised(real_parts(g.detach()[None].to(sum_dtype(g.dtype))))
             for name, g in zip(self.parameters, gradients, strict=True)
             if g is not None
         }
-        return UnitGradients(forms, 1, self.parameters, graph.unmanaged_leaves)
+        return UnitGradients(forms, 1, self.layout, graph.unmanaged_leaves)
 
 
 class Pass:
@@ -178,9 +197,12 @@ class Pass:
         self._held, self._saved = [], None  # from here on a form alone says how long it needs what it is made of
         forms = self._forms
         combined: dict[str, PerExampleGrad] = {}
-        for name in self._parameters:
+        for name, parameter in self._parameters.items():
             if name in forms:
-                combined[name] = forms[name][0] if len(forms[name]) == 1 else combine(forms[name])
+                form = forms[name][0] if len(forms[name]) == 1 else combine(forms[name])
+                if parameter.is_complex():
+                    form = ComplexParts(form, parameter.shape, sum_dtype(parameter.dtype))
+                combined[name] = form
         return combined
 
     def _visit(self, node: int, reached: dict[int, Tensor]) -> None:
@@ -195,14 +217,16 @@ class Pass:
             if form is None:
                 form = self._one_by_one(node, planned, reached)
             for name, path in planned.input.paths:
-                own = form if path.direct else path.back(self._graph, self._parameters[name], form)
+                own = form if path.direct else form.transposed() if path.transposes else None
+                if own is None:
+                    own = path.back(self._graph, self._parameters[name], form)
                 self._forms.setdefault(name, []).append(own)
                 self.places[name] = node
                 if kernels is not None and by_rule and name not in self._analysis.several:
                     own.kernel = kernels.of.get(name)
                     if name not in kernels.chunked:
                         self.norms[name] = own.norms()
-                for tensor in own.held():
+                for tensor in own.held():  # of gradients that were stored and measured, nothing that they were made of
                     self._held.append((tensor, tensor._version))
 
     def _by_rule(
@@ -235,11 +259,8 @@ class Pass:
                 f"{' and '.join(repr(name) for name, _ in of.paths)} cannot be bounded; leave this part of the "
                 "model out of the checkpoint."
             )
-        point = next(point for point in self._analysis.split_points if point.node == node)
-        rows = {k: m.rows for k, m in point.outputs.items()}
-        made = graph.nodes[of.edge[0]]._input_metadata[of.edge[1]].dtype
-        dtype = made if made.is_complex else of.dtype
-        return OneByOne(graph.nodes[node], of.number, reached, rows, self._units, planned.shape, dtype)
+        rows = self._plan.splits[node].outputs
+        return OneByOne(graph.nodes[node], of.number, reached, rows, self._units, planned.shape, of.dtype)
 
 
 def here(tensors: Iterable[Tensor]) -> list[Tensor]:

@@ -31,8 +31,10 @@ class Passes(Protocol):
     """Backward passes of one batch: any number that keep the graph, then one last one.
 
     `last` announces it, and `taken` its end; both tell whether the values of parameters will be read outside their own
-    ops' backward, from then on.
+    ops' backward, from then on. Nobody is told where nobody `waits`.
     """
+
+    waits: bool
 
     def run(
         self, losses: Tensor, targets: Sequence[GradientEdge], weights: Tensor, *, retain: bool
@@ -43,6 +45,8 @@ class Passes(Protocol):
 
 class FreePasses:
     """Each as it comes."""
+
+    waits = False
 
     def run(
         self, losses: Tensor, targets: Sequence[GradientEdge], weights: Tensor, *, retain: bool
@@ -190,9 +194,14 @@ def gradients_at(
     """The gradient of sum(weights * losses) at outputs of ops; edges that no gradient reaches are left out."""
     if not edges:
         return {}
-    targets = [GradientEdge(graph.nodes[i], number) for i, number in edges]
-    gradients = graph.passes.run(losses, targets, weights, retain=retain)
-    return {edge: g.detach() for edge, g in zip(edges, gradients, strict=True) if g is not None}
+    targets = []
+    for i, number in edges:
+        targets.append(GradientEdge(graph.nodes[i], number))
+    arrived = {}
+    for edge, gradient in zip(edges, graph.passes.run(losses, targets, weights, retain=retain), strict=True):
+        if gradient is not None:
+            arrived[edge] = gradient.detach()
+    return arrived
 
 
 Visitor = Callable[[int, dict[int, Tensor]], None]
@@ -216,22 +225,32 @@ def visit(
     """
     last = graph.last(outputs) if last is None else last
     missing = set(outputs).difference(last)
+    targets: list[Edge] = []
+    for n in last:
+        for k in outputs[n]:
+            targets.append((n, k))  # noqa: PERF401 - no call in Python 3.11
     failed: list[Exception] = []  # the pass goes on, as other processes may be in it
 
     def hook(n: int, gradients: tuple[Tensor | None, ...]) -> None:
         missing.discard(n)
         if failed:
             return
+        reached = {}
+        for k in outputs[n]:
+            if (gradient := gradients[k]) is not None:
+                reached[k] = gradient
         try:
-            visitor(n, {k: g for k in outputs[n] if (g := gradients[k]) is not None})
+            visitor(n, reached)
         except Exception as error:
             failed.append(error)
 
-    hooks = [graph.nodes[n].register_prehook(partial(hook, n)) for n in missing]
+    hooks: dict[int, Any] = {}
     try:
-        gradients = gradients_at(graph, losses, [(n, k) for n in last for k in outputs[n]], weights, retain=retain)
+        for n in missing:
+            hooks[n] = graph.nodes[n].register_prehook(partial(hook, n))
+        arrived = gradients_at(graph, losses, targets, weights, retain=retain)
     finally:
-        for registered in hooks:
+        for registered in hooks.values():
             registered.remove()
     if failed:
         raise failed[0]
@@ -241,4 +260,8 @@ def visit(
         )
     with torch.no_grad():
         for n in last:
-            visitor(n, {k: gradients.pop((n, k)) for k in outputs[n] if (n, k) in gradients})
+            reached = {}
+            for k in outputs[n]:
+                if (n, k) in arrived:
+                    reached[k] = arrived.pop((n, k))
+            visitor(n, reached)

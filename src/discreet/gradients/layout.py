@@ -34,6 +34,19 @@ class Rows:
             return front.unflatten(0, (-1, units)).transpose(0, 1)
         return front.unflatten(0, (units, -1))
 
+    def owners(self, shape: torch.Size, units: int) -> Tensor:
+        """Whose each row is."""
+        rows = torch.arange(shape[self.dim])
+        return rows % units if self.interleaved else rows // (shape[self.dim] // units)
+
+    def is_told(self, told: "Rows | Members", shape: torch.Size, units: int) -> bool:
+        """Whether ops tell the same of a tensor of this shape."""
+        if isinstance(told, Rows):
+            return told == self
+        if told.dim != self.dim:
+            return False
+        return bool(((told.owner == self.owners(shape, units)) | (told.owner < 0)).all())
+
     def keep(self, tensor: Tensor, unit: int, units: int) -> Tensor:
         """The tensor with every other unit's rows set to zero: a copy."""
         kept = torch.zeros_like(tensor, memory_format=torch.contiguous_format)
@@ -58,6 +71,13 @@ class Members:
 
     def per_unit(self, shape: torch.Size, units: int) -> None:
         """Nothing is known of another batch."""
+
+    def is_told(self, told: "Rows | Members", shape: torch.Size, units: int) -> bool:
+        """Whether ops tell the same of a tensor of this shape, or more: whose rows are that showed no gradient."""
+        if told.dim != self.dim or self.dim == VALUES:
+            return False
+        owner = told.owner if isinstance(told, Members) else told.owners(shape, units)
+        return bool(((self.owner == owner) | (self.owner < 0)).all())
 
     @cached_property
     def _places(self) -> Tensor:
@@ -161,10 +181,10 @@ class Matching:
         plain, units = self._plain, self._units
         self._left = [r for r in self._left if _scales(r.split(plain, units), r.split(scaled, units), labels)]
 
-    def found(self, expected: Rows | None = None, spoiled: Tensor | None = None) -> Match | None:
+    def found(self, expected: Rows | Members | None = None, spoiled: Tensor | None = None) -> Match | None:
         """Where the units stand, or None if no dimension carries them."""
         plain, units = self._plain, self._units
-        left = [expected] if expected in self._left else self._left
+        left = [rows for rows in self._left if rows == expected] or self._left
         if expected not in self._left and not bool(plain.isfinite().all()):
             left = [r for r in left if not bool(_spoils(r.split(plain, units), spoiled).any())]
         if not left or left[0] is None:
@@ -216,7 +236,7 @@ class Memberships:
         factors = torch.where(one != 0, other / one, 0.0)
         return factors.squeeze(1) if _scale(before, after, factors) else None
 
-    def found(self, expected: Rows | None = None, spoiled: Tensor | None = None) -> Match | None:
+    def found(self, expected: Rows | Members | None = None, spoiled: Tensor | None = None) -> Match | None:
         """Whose the rows are, along the first dimension that tells."""
         for dim, factors in self._factors.items():
             seen = _rows_along(self._plain != 0, dim).any(1)
@@ -301,16 +321,16 @@ class Fingerprints:
     def _of(self, split: Tensor, labels: Tensor | None) -> Tensor:
         blocks, factors = _blocks(split, _WORDS), self._factors.first(self._words, split.device)
         over = None if labels is None else (1 / labels).to(split).split([len(b) for b in blocks])
-        found = []
+        fingerprints = []
         for i, block in enumerate(blocks):
             rows = block.flatten(1)
             rows = rows.clone(memory_format=torch.contiguous_format) if over is None else rows * over[i][:, None]
             rows = rows.contiguous().add_(0.0)  # there is one zero, not two
             bits = rows.view(torch.int16 if rows.element_size() == 2 else torch.int32).to(torch.int64)
-            found.append(bits.mul_(factors).sum(1))
-        return torch.cat(found)
+            fingerprints.append(bits.mul_(factors).sum(1))
+        return torch.cat(fingerprints)
 
-    def found(self, expected: Rows | None = None, spoiled: Tensor | None = None) -> Match | None:
+    def found(self, expected: Rows | Members | None = None, spoiled: Tensor | None = None) -> Match | None:
         """Where the units stand, if they stand there."""
         if not self._agree:
             return None

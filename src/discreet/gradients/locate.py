@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from discreet.gradients.axes import Route, readings, rows_at
-from discreet.gradients.graph import Graph, visit
+from discreet.gradients.forms.complex_parts import real_parts
+from discreet.gradients.graph import Edge, Graph, visit
 from discreet.gradients.layout import (
+    VALUES,
     Factors,
     Fingerprints,
     Match,
@@ -24,7 +26,7 @@ from discreet.gradients.layout import (
 )
 from discreet.gradients.ops import finds_positions, masks, rearranges
 from discreet.gradients.refusals import refuse_mixing
-from discreet.gradients.torch_internals import recomputes, saved_tensors
+from discreet.gradients.torch_internals import in_one_order, recomputes, saved_tensors
 
 Shapes = tuple[torch.Size, ...]
 
@@ -84,6 +86,7 @@ def analyse(
     own: Sequence[Tensor],
     before: Mapping[int, Shapes] = MappingProxyType({}),
     *,
+    ragged: bool = False,
     again: bool = False,
 ) -> Analysis:
     """Find the split points of a graph.
@@ -95,13 +98,16 @@ def analyse(
     not, examples are mixed.
 
     `before` are ops that prepared parameters when they were looked at before, with the shapes of their constants. If
-    these are the same, or they still may, they are taken for that: it is exact, whatever they are. Before a graph is
-    refused it is looked at `again`, leaving units out instead of shrinking them: that takes more passes, but no
-    rounding shows as mixing, and neither does a backward pass that is not linear, row by row.
+    these are the same, or they still may, they are taken for that: it is exact, whatever they are. `ragged` says that
+    units lie side by side, each with rows of its own number, so that a tensor of any length may hold them. Before a
+    graph is refused it is looked at `again`, leaving units out instead of shrinking them: that takes more passes, but
+    no rounding shows as mixing, and neither does a backward pass that is not linear, row by row.
     """
 
     def prepares(n: int, *, strictly: bool = False) -> bool:
-        return _all_shared(graph, n, shared) and constants_are_known(graph, n, own, 1 if strictly else units)
+        return _all_shared(graph, n, shared) and constants_are_known(
+            graph, n, own, 1 if strictly else units, ragged=ragged
+        )
 
     labels = subsets(units, losses.dtype) if again else random_labels(units, losses.dtype)
     shared = set(graph.leaves)  # nodes whose value does not depend on the batch
@@ -124,14 +130,14 @@ def analyse(
         candidates = [n for n in candidates if n not in shared]
         unseen = [n for n in candidates if n not in seen]
         if unseen:
-            ahead = _preparations(graph, shared, own, units)
+            ahead = _preparations(graph, shared, own, units, ragged=ragged)
             seen |= _looked_at(graph, losses, units, list(dict.fromkeys([*unseen, *ahead])), labels)
         stray: list[int] = []  # ops in which units stand nowhere in particular
         for n in candidates:
             matches = seen[n]
             told = all(m is None or m.evident for m in matches.values())
-            unsure |= not told
             if not told and prepares(n):
+                unsure = True
                 failed[n] = None  # it may be how a parameter is prepared; taken for that, nothing is lost but time
             elif all(m is not None for m in matches.values()):
                 carrying[n] = {k: m for k, m in matches.items() if m is not None}
@@ -148,7 +154,7 @@ def analyse(
         shared.update(settled)
         pending += settled
     if failed and not again:
-        return analyse(graph, losses, units, own, before, again=True)
+        return analyse(graph, losses, units, own, before, ragged=ragged, again=True)
     if failed:
         refuse_mixing(graph, list(failed))
     below = _parameters_below(graph, shared)
@@ -158,10 +164,9 @@ def analyse(
         if matches:
             split_points.append(SplitPoint(n, matches, inputs, {k: below[_child(graph, n, k)] for k in inputs}))
     reached = all(len(matches) == len(graph.outputs[n]) for n, matches in carrying.items())  # every output that is used
-    every = [m for matches in carrying.values() for m in matches.values()]
-    evident = reached and not unsure and all(m.evident and isinstance(m.rows, Rows) for m in every)
+    evident = reached and not unsure  # what the batch did not show, the ops tell: rows that reach no loss in it
     route = Route.of(graph, shared) if evident else None
-    evident = evident and route is not None and stand(graph, split_points, route, units)
+    evident = evident and route is not None and _confirmed(graph, split_points, route, units)
     recomputed = recomputes(graph.nodes[point.node] for point in split_points)
     prepared = {
         n: _constant_shapes(graph, n) for n in shared if n not in graph.leaves and not rearranges(graph.name(n))
@@ -170,17 +175,37 @@ def analyse(
     return Analysis(tuple(split_points), evident, recomputed, last, prepared, route)
 
 
-def stand(graph: Graph, split_points: Iterable[SplitPoint], route: Route, units: int) -> bool:
-    """Whether the units stand in all split points where they were found, as the ops above and their shapes tell."""
+Told = dict[Edge, Rows | Members]  # where the units stand in outputs of split points
+
+
+def _confirmed(graph: Graph, split_points: Iterable[SplitPoint], route: Route, units: int) -> bool:
+    """Whether the ops above tell what was found in this very batch."""
+    told = stand(graph, split_points, route, units)
+    if told is None:
+        return False
+    found = {(point.node, number): m.rows for point in split_points for number, m in point.outputs.items()}
+    return all(rows.is_told(told[edge], graph.shape(edge), units) for edge, rows in found.items())
+
+
+def stand(graph: Graph, split_points: Iterable[SplitPoint], route: Route, units: int) -> Told | None:
+    """Where the units stand in the outputs of split points, as the ops above and their shapes tell.
+
+    None if they do not tell, or tell something else than what was found: there by position, each with several rows only
+    where that was seen; or anywhere by data.
+    """
     places = route.places(graph, units)
     if places is None:
-        return False
+        return None
+    told: dict[Edge, Rows | Members] = {}
     for point in split_points:
         for number, match in point.outputs.items():
-            place = places.get((point.node, number))
-            if place is None or rows_at(place, graph.shape((point.node, number)), units) != match.rows:
-                return False
-    return True
+            edge, shape = (point.node, number), graph.shape((point.node, number))
+            place = places.get(edge)
+            rows = None if place is None else rows_at(place, shape, units)
+            if rows is None or (isinstance(rows, Rows) and rows != match.rows and isinstance(match.rows, Rows)):
+                return None
+            told[edge] = rows
+    return told
 
 
 _GROUP_BYTES = 1 << 28  # gradients that are held at a time, to be compared
@@ -199,12 +224,13 @@ def _in_groups(graph: Graph, candidates: Sequence[int]) -> list[list[int]]:
     return groups
 
 
-def _preparations(graph: Graph, shared: set[int], own: Sequence[Tensor], units: int) -> list[int]:
+def _preparations(graph: Graph, shared: set[int], own: Sequence[Tensor], units: int, *, ragged: bool) -> list[int]:
     """All ops that may be part of how parameters are prepared, and those above them: one pass looks at all of them."""
     made, preparations, pending = set(shared), [], list(shared)
     while pending:
         above = dict.fromkeys(n for i in pending for n in graph.consumers.get(i, []) if n not in made)
-        pending = [n for n in above if _all_shared(graph, n, made) and constants_are_known(graph, n, own, units)]
+        ready = [n for n in above if _all_shared(graph, n, made)]
+        pending = [n for n in ready if constants_are_known(graph, n, own, units, ragged=ragged)]
         made.update(pending)
         preparations += above
     return [n for n in dict.fromkeys(preparations) if n not in shared]
@@ -236,10 +262,17 @@ def _dealt(
     dealt: dict[int, dict[int, Match]] = {}
     for some in _in_groups(graph, candidates):
         for n, matches in _matches(graph, losses, units, some, labels, Memberships).items():
-            told = {k: m for k, m in matches.items() if m is not None}
+            told = {k: m for k, m in matches.items() if m is not None and _fits(m, graph.shape((n, k)))}
             if len(told) == len(matches):
                 dealt[n] = told
     return dealt
+
+
+def _fits(match: Match, shape: torch.Size) -> bool:
+    """Whether what was found is of an op's own dimensions: complex values were looked at as pairs."""
+    rows = match.rows
+    sizes = shape if rows.dim == VALUES else shape[rows.dim : rows.dim + 1]
+    return not isinstance(rows, Members) or rows.owner.shape == sizes
 
 
 def _matches(
@@ -250,17 +283,18 @@ def _matches(
     matchers: dict[int, dict[int, Fingerprints | Matching | Memberships]] = {n: {} for n in candidates}
 
     def begin(n: int, gradients: dict[int, Tensor]) -> None:
-        matchers[n] = {k: how(gradient, units) for k, gradient in gradients.items()}
+        matchers[n] = {k: how(real_parts(gradient), units) for k, gradient in gradients.items()}
 
-    visit(graph, losses, outputs, torch.ones_like(losses), begin, retain=True)
-    for label in labels:
+    with in_one_order():
+        visit(graph, losses, outputs, torch.ones_like(losses), begin, retain=True)
+        for label in labels:
 
-        def compare(n: int, gradients: dict[int, Tensor], label: Tensor = label) -> None:
-            for k, gradient in gradients.items():
-                matchers[n][k].compare(gradient, label)
+            def compare(n: int, gradients: dict[int, Tensor], label: Tensor = label) -> None:
+                for k, gradient in gradients.items():
+                    matchers[n][k].compare(real_parts(gradient), label)
 
-        weights = label.to(losses.detach()).repeat_interleave(len(losses) // units)
-        visit(graph, losses, outputs, weights, compare, retain=True)
+            weights = label.to(losses.detach()).repeat_interleave(len(losses) // units)
+            visit(graph, losses, outputs, weights, compare, retain=True)
     expected = {} if how is Memberships else readings(graph, units)
     spoiled = ~losses.detach().view(units, -1).isfinite().all(1)
     return {n: {k: m.found(expected.get((n, k)), spoiled) for k, m in some.items()} for n, some in matchers.items()}
@@ -276,19 +310,20 @@ def _all_shared(graph: Graph, n: int, shared: set[int]) -> bool:
     return n != 0 and all(edge is None or edge[0] in shared for edge in graph.inputs[n])
 
 
-def constants_are_known(graph: Graph, n: int, own: Sequence[Tensor], units: int) -> bool:
+def constants_are_known(graph: Graph, n: int, own: Sequence[Tensor], units: int, *, ragged: bool = False) -> bool:
     """Whether the constants that went into an op can be taken to be free of data.
 
     They are if the op is element by element and its output no larger than what was made of parameters (a mask or noise
-    on a weight), or if each of them is the model's own, a number, a row of positions, or of a shape that cannot hold a
-    row for each unit (which no shape is for one unit). What is let through here but comes from data after all does so
-    without a gradient, and is not this probe's to find.
+    on a weight), or if each of them is the model's own, a number, a row of positions or their sines and cosines, or of
+    a shape that cannot hold a row for each unit (which no shape is for one unit): no length is a multiple of the units'
+    number, or where units are `ragged`, none is as large as it. What is let through here but comes from data after all
+    does so without a gradient, and is not this probe's to find.
     """
     shapes = [graph.shape(edge) for edge in graph.inputs[n] if edge is not None]
     if masks(graph.name(n)) and graph.shape((n, 0)) in shapes:
         return True
     constants = _constants(graph, n)
-    if not all(_is_known(c, own, units) for c in constants):
+    if not all(_is_known(c, own, units, ragged=ragged) for c in constants):
         return False
     return bool(constants) or all(edge is not None for edge in graph.inputs[n])
 
@@ -305,17 +340,20 @@ def _constant_shapes(graph: Graph, n: int) -> Shapes:
     return tuple(c.shape for c in _constants(graph, n))
 
 
-def _is_known(constant: Tensor, own: Sequence[Tensor], units: int) -> bool:
+def _is_known(constant: Tensor, own: Sequence[Tensor], units: int, *, ragged: bool) -> bool:
     if constant.layout != torch.strided:
         return False
-    if constant.numel() <= 1 or (all(size % units for size in constant.shape) and _is_finite(constant)):
+    small = all(size < units if ragged else size % units for size in constant.shape)
+    if constant.numel() <= 1 or (small and _is_finite(constant)):
         return True
     for tensor in own:
         if tensor.untyped_storage().data_ptr() == constant.untyped_storage().data_ptr():
             return True
         if tensor.shape == constant.shape and tensor.dtype == constant.dtype and torch.equal(tensor, constant):
             return True
-    return not constant.is_floating_point() and constant.dtype != torch.bool and _counts(constant)
+    if constant.is_floating_point():
+        return _is_sinusoidal(constant)
+    return not constant.is_complex() and constant.dtype != torch.bool and _counts(constant)
 
 
 def _is_finite(constant: Tensor) -> bool:
@@ -330,6 +368,40 @@ def _counts(positions: Tensor) -> bool:
     if bool((steps == 1).all()) or bool((steps == -1).all()):
         return True
     return positions.dim() > 1 and torch.equal(positions[..., 1:, 1:], positions[..., :-1, :-1])
+
+
+_FIVE = 5  # positions, of which three equations tell that one more is where a wave has it
+
+
+def _is_sinusoidal(table: Tensor) -> bool:
+    """Whether a table has sines and cosines of positions, as is computed in many a forward pass.
+
+    Of its two dimensions one is that of positions, along which every value follows from the two before as a wave's
+    does; along the other, sines have their cosines beside them or in the other half.
+    """
+    table = table.detach().squeeze()
+    if table.dim() != 2 or not _is_finite(table):
+        return False
+    return any(_waves(t) and _on_circles(t) for t in (table.double(), table.double().t()))
+
+
+def _waves(rows: Tensor) -> bool:
+    """Whether each column is a wave along the rows, and not all of them are constant."""
+    if len(rows) < _FIVE:
+        return False
+    around, here = rows[2:] + rows[:-2], rows[1:-1]
+    factors = (around * here).sum(0) / here.square().sum(0).clamp(min=1e-12)
+    turns = bool((factors < 2 - 1e-3).any())
+    return turns and bool(((around - factors * here).abs() < 1e-3).all())
+
+
+def _on_circles(rows: Tensor) -> bool:
+    """Whether columns are points of the unit circle by two: neighbours, or of both halves."""
+    half = rows.shape[1] // 2
+    if rows.shape[1] % 2 or not half:
+        return False
+    pairs = (rows[:, 0::2], rows[:, 1::2]), (rows[:, :half], rows[:, half:])
+    return any(bool(((a.square() + b.square() - 1).abs() < 1e-3).all()) for a, b in pairs)
 
 
 def _parameters_below(graph: Graph, shared: set[int]) -> dict[int, tuple[str, ...]]:

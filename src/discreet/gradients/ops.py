@@ -3,27 +3,28 @@
 An op that is not named here says nothing: rows may go where data sends them (indices, masks, sparse matrices, functions
 of one's own), and where units stand below it must be found anew in each step.
 
-A place is (dim, width): along dimension `dim`, index j belongs to unit (j // width) % units.
+A place is (dim, width): along dimension `dim`, index j belongs to unit (j // width) % units; or (dim, owners), where
+each index has an owner of its own. `moves.py` has the ops that deal rows out.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from math import prod
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
 
+from discreet.gradients.owners import NOBODY, Owners, Place, Shape, whole
 from discreet.gradients.torch_internals import Node, base_name, check_fields
-
-Place = tuple[int, int]
-Shape = Sequence[int]
 
 
 class Step(NamedTuple):
     """An op seen from one of its inputs: what is known of its output, and the shapes of both.
 
-    `saved` has the whole numbers that the op's declaration names, `indices` what the op was indexed by.
+    `saved` has the whole numbers that the op's declaration names, `tensors` the values that it goes `by_data`;
+    `siblings` are the shapes of all inputs (None: of a constant), where it asks for them.
     """
 
     saved: Mapping[str, tuple[int, ...]]
@@ -33,7 +34,8 @@ class Step(NamedTuple):
     made: Shape
     given: Shape
     units: int
-    indices: Sequence[Any] = ()
+    tensors: Mapping[str, Any] = MappingProxyType({})
+    siblings: Sequence[Shape | None] = ()
 
 
 Keeper = Callable[[Step], Place | None]
@@ -44,13 +46,16 @@ class Op:
     """What is known of an op.
 
     `keeper` tells the place of units in an input, from shapes and from the saved fields `reads` and `may_read` (which
-    only some variants of the op have) alone; or, if `by_data`, from the tensors that it was indexed by too.
+    only some variants of the op have) alone; or from the saved tensors `by_data`, too. `siblings`: it asks for the
+    shapes of all inputs. `asked`: autograd does not say what the op does, and its own backward is asked in every step.
     """
 
     keeper: Keeper
     reads: tuple[str, ...] = ()
     may_read: tuple[str, ...] = ()
-    by_data: bool = False
+    by_data: tuple[str, ...] = ()
+    siblings: bool = False
+    asked: bool = False
 
     def fields(self, kind: type) -> tuple[str, ...]:
         """The fields that are read of ops of a kind: it has all of them."""
@@ -59,18 +64,23 @@ class Op:
 
 _OPS: dict[str, Op] = {}
 _OWN: dict[type, Op] = {}  # by the class of a function of the library's own
+_WRITES = "torch::autograd::CopySlices"  # a part of a tensor is written to in place: which one is not said
 _FACTS: dict[str, set[str]] = {"rearranges": set(), "masks": set(), "finds_positions": set()}
 
 
 def keeps(
-    *ops: str, reads: tuple[str, ...] = (), may_read: tuple[str, ...] = (), by_data: bool = False
+    *ops: str,
+    reads: tuple[str, ...] = (),
+    may_read: tuple[str, ...] = (),
+    by_data: tuple[str, ...] = (),
+    siblings: bool = False,
 ) -> Callable[[Keeper], Keeper]:
     """Declare what torch's ops of these names (without "Backward0") do with the place of units."""
 
     def declare(keeper: Keeper) -> Keeper:
         for op in ops:
-            check_fields(op, (*reads, "indices") if by_data else reads)
-        _OPS.update(dict.fromkeys(ops, Op(keeper, reads, may_read, by_data)))
+            check_fields(op, reads + by_data)
+        _OPS.update(dict.fromkeys(ops, Op(keeper, reads, may_read, by_data, siblings)))
         return keeper
 
     return declare
@@ -100,6 +110,8 @@ def keeps_units(function: type, keeper: Keeper) -> None:
 @cache
 def known_op(kind: type, name: str) -> Op | None:
     """What is known of ops of a kind, by its name in the graph; None if nothing is."""
+    if name == _WRITES:
+        return _ASKED
     forward = getattr(kind, "_forward_cls", None)
     return _OPS.get(base_name(name) or "") if forward is None else _OWN.get(forward)
 
@@ -157,8 +169,10 @@ def _whole(value: Any) -> tuple[int, ...]:
     "SoftMarginLoss", "Softplus", "Softshrink", "Sqrt", "Sub", "Tan", "Tanh", "Threshold", "ToCopy", "Trunc", "Where",
     "Xlogy",
 )  # fmt: skip
-def _elementwise(step: Step) -> Place | None:
+def elementwise(step: Step) -> Place | None:
     """Each value from the value in its place, or from one that is spread over other dimensions than the units'."""
+    if isinstance(step.place[1], Owners) and step.place[1].whole is not None:
+        return 0, whole(step.given[0] if step.given else 1, step.place[1].whole)
     dim = step.place[0] - len(step.made) + len(step.given)
     return (dim, step.place[1]) if dim >= 0 and step.given[dim] == step.made[step.place[0]] else None
 
@@ -184,13 +198,42 @@ def _viewed(step: Step) -> Place | None:
     """The same values in the same order, in another shape."""
     if prod(step.made) != prod(step.given):
         return None
-    block = step.place[1] * prod(step.made[step.place[0] + 1 :])  # values of a unit that follow each other
+    width = step.place[1]
+    if 0 in step.made:  # values that nobody has: an expert to whom no row went
+        return step.given.index(0), Owners(torch.empty(0, dtype=torch.long))
+    if isinstance(width, Owners):
+        return _viewed_owners(step, width)
+    block = width * prod(step.made[step.place[0] + 1 :])  # values of a unit that follow each other
     inner = 1
     for dim in range(len(step.given) - 1, -1, -1):
         size = step.given[dim]
         if block % inner == 0 and size % (block // inner * step.units) == 0 and size:
             return dim, block // inner
         inner *= size
+    return None
+
+
+def _viewed_owners(step: Step, width: Owners) -> Place | None:
+    """The same where each index has an owner: along a dimension with as many values before, or before and in it."""
+    if width.whole is not None:
+        return 0, whole(step.given[0] if step.given else 1, width.whole)
+    before, of = prod(step.made[: step.place[0]]), width.of
+    for dim, size in enumerate(step.given):
+        if prod(step.given[:dim]) != before or not size:
+            continue
+        if size == len(of):
+            return dim, width
+        if size % len(of) == 0:
+            return dim, Owners(of.repeat_interleave(size // len(of)))
+        if len(of) % size == 0:
+            rows = of.view(size, -1)
+            first = rows.amax(1)
+            same = bool(((rows == first[:, None]) | (rows == NOBODY)).all())
+            return (dim, Owners(first)) if same else None
+    after = prod(step.made[step.place[0] + 1 :])
+    for dim, size in enumerate(step.given):  # behind dimensions that are folded into it
+        if prod(step.given[dim + 1 :]) == after and size % len(of) == 0 and size:
+            return dim, Owners(of.repeat(size // len(of)))
     return None
 
 
@@ -225,7 +268,10 @@ def _dims(step: Step) -> tuple[int, ...]:
 )  # fmt: skip
 def _reduced(step: Step) -> Place | None:
     """Something over some dimensions, which are left out or of size one."""
-    removed = {d % len(step.given) for d in _dims(step)}
+    removed = {d % max(1, len(step.given)) for d in _dims(step)}
+    width = step.place[1]
+    if isinstance(width, Owners) and width.whole is not None:
+        return 0, whole(step.given[0] if step.given else 1, width.whole)
     if not removed:
         return None  # over all of them
     if len(step.made) == len(step.given):
@@ -246,84 +292,6 @@ def _along(step: Step) -> Place | None:
     return None if not dims or step.place[0] in dims else step.place
 
 
-@keeps("Gather", "IndexSelect", reads=("dim",))
-def _picked(step: Step) -> Place | None:
-    """Values picked along a dimension: another one than the units'."""
-    (dim,) = (d % len(step.given) for d in step.saved["dim"])
-    same = step.given[step.place[0]] == step.made[step.place[0]]
-    return step.place if same and dim != step.place[0] else None
-
-
-@keeps("Index", by_data=True)
-def _indexed(step: Step) -> Place | None:
-    """Indices side by side on other dimensions than the units', which stays where it is; or one value of each row."""
-    indices = step.indices
-    used = [i for i, index in enumerate(indices) if index is not None]
-    whole = all(indices[i].dtype in (torch.int32, torch.int64) for i in used)
-    if not used or not whole or used != list(range(used[0], used[-1] + 1)) or step.place[0] >= len(step.given):
-        return None
-    if step.given[step.place[0]] != step.made[step.place[0]]:
-        return None
-    if step.place[0] < used[0]:
-        return step.place
-    rows = indices[0]
-    if step.place[0] != 0 or rows is None or any(indices[i].dim() != 1 for i in used):
-        return None
-    return step.place if torch.equal(rows, torch.arange(step.given[0], device=rows.device)) else None
-
-
-@also("rearranges", "SelectBackward0")
-@keeps("Select", "Unbind", reads=("dim",))
-def _selected(step: Step) -> Place | None:
-    (dim,) = (d % len(step.given) for d in step.saved["dim"])
-    return step.place[0] + (step.place[0] >= dim), step.place[1]
-
-
-@also("rearranges", "SliceBackward0")
-@keeps("Slice", reads=("dim", "start", "step"))
-def _sliced(step: Step) -> Place | None:
-    """A part along another dimension, or one that begins with the first unit and ends with the last."""
-    (dim,) = (d % len(step.given) for d in step.saved["dim"])
-    if dim != step.place[0]:
-        return step.place
-    start, whole = step.saved["start"] or (0,), step.place[1] * step.units
-    begins = start[0] if start[0] >= 0 else start[0] + step.given[dim]
-    return step.place if step.saved["step"] == (1,) and begins % whole == 0 else None
-
-
-@also("rearranges", "SplitWithSizesBackward0")
-@keeps("SplitWithSizes", "UnsafeSplitWithSizes", reads=("dim", "split_sizes"))
-@also("rearranges", "SplitBackward0", "UnsafeSplitBackward0")
-@keeps("Split", "UnsafeSplit", reads=("dim", "split_size"))
-def _split(step: Step) -> Place | None:
-    (dim,) = (d % len(step.given) for d in step.saved["dim"])
-    if dim != step.place[0]:
-        return step.place
-    if "split_sizes" in step.saved:
-        sizes = step.saved["split_sizes"]
-    else:
-        (size,) = step.saved["split_size"]
-        sizes = (size,) * step.output
-    return step.place if sum(sizes[: step.output]) % (step.place[1] * step.units) == 0 else None
-
-
-@keeps("Cat", reads=("dim",))
-def _joined(step: Step) -> Place | None:
-    (dim,) = (d % len(step.made) for d in step.saved["dim"])
-    return None if dim == step.place[0] or len(step.given) != len(step.made) else step.place
-
-
-@keeps("Stack", reads=("dim",))
-def _stacked(step: Step) -> Place | None:
-    (dim,) = (d % len(step.made) for d in step.saved["dim"])
-    return None if dim == step.place[0] else (step.place[0] - (step.place[0] > dim), step.place[1])
-
-
-@keeps("Repeat")
-def _repeated(step: Step) -> Place | None:
-    return _elementwise(step)
-
-
 @keeps("Unfold", reads=("dimension",))
 def _unfolded(step: Step) -> Place | None:
     (dim,) = (d % len(step.given) for d in step.saved["dimension"])
@@ -341,6 +309,9 @@ def _padded(step: Step) -> Place | None:
     pad = step.saved["pad"]
     place = 2 * (len(step.given) - 1 - step.place[0])
     return step.place if not any(pad[place : place + 2]) else None
+
+
+_ASKED = Op(lambda step: None, asked=True)
 
 
 # --- layers ----------------------------------------------------------------------------------------------------------
@@ -376,7 +347,9 @@ def _layer_norm(step: Step) -> Place | None:
 def _batch_norm(step: Step) -> Place | None:
     """Of channels, each by itself (InstanceNorm has those of all examples side by side); or of any row in eval mode."""
     alone = step.place[0] == 1 or (step.place[0] == 0 and not any(step.saved["training"]))
-    return step.place if alone and step.number == 0 else None
+    if not alone or step.number == 0:
+        return step.place if alone else None
+    return (0, step.place[1]) if step.place[0] == 1 and len(step.given) == 1 else None  # scales and shifts of channels
 
 
 @keeps("CtcLoss")
@@ -393,7 +366,7 @@ def _mm(step: Step) -> Place | None:
 @keeps("Addmm")
 def _addmm(step: Step) -> Place | None:
     if step.number == 0:
-        return _elementwise(step)
+        return elementwise(step)
     return step.place if step.place[0] == step.number - 1 else None
 
 
@@ -410,7 +383,7 @@ def _bmm(step: Step) -> Place | None:
 @keeps("Baddbmm")
 def _baddbmm(step: Step) -> Place | None:
     if step.number == 0:
-        return _elementwise(step)
+        return elementwise(step)
     return step.place if step.place[0] in (0, step.number) else None
 
 
@@ -419,8 +392,9 @@ def _baddbmm(step: Step) -> Place | None:
     "ScaledDotProductCudnnAttention",
 )  # fmt: skip
 def _attention(step: Step) -> Place | None:
-    """Batch and heads; a mask is no input that a gradient goes to, but where it is, it is not looked at."""
-    return step.place if step.place[0] in (0, 1) and step.number < 3 and step.given[:2] == step.made[:2] else None
+    """Batch and heads, of which keys and values may have fewer. A mask that a gradient goes to is not looked at."""
+    dim = step.place[0]
+    return step.place if dim in (0, 1) and step.number < 3 and step.given[dim] == step.made[dim] else None
 
 
 @keeps("MkldnnRnnLayer")

@@ -19,6 +19,12 @@ def refuse_by_name(graph: Graph, units: int) -> None:
     for i, node in enumerate(graph.nodes):
         if suspect(type(node)):
             _refuse(graph, i, node, units)
+        if units > 1 and any(metadata.is_nested_tensor for metadata in getattr(node, "_input_metadata", ())):
+            op = graph.name(i).removesuffix("Backward0")
+            raise Inseparable(
+                f"op {op} works on a nested tensor, whose rows autograd does not show one by one; "
+                "work on its values() and add them up by its offsets(), or pad it under a mask."
+            )
 
 
 @cache
@@ -49,7 +55,7 @@ def _refuse(graph: Graph, i: int, node: Node, units: int) -> None:
         where = f" ({' and '.join(map(repr, names))})" if names else ""
         raise PrivacyError(
             f"batch normalisation{where} uses statistics of the whole batch, which mixes examples; replace it by "
-            "GroupNorm, or put it in eval mode."
+            "GroupNorm, as discreet.nn.convert(model, batch_norm='group') does, or put it in eval mode."
         )
 
 
@@ -62,8 +68,9 @@ def refuse_mixing(graph: Graph, failed: list[int]) -> None:
         f"the model or the loss mixes examples, or moves their rows about so that they cannot be told apart: from "
         f"{' and '.join(map(repr, names))} (op {op}) to the losses, no dimension belongs to one example each, so "
         "bounding each gradient would bound nothing. Look for batch statistics (replace BatchNorm by GroupNorm), sums, "
-        "means or maxima over the batch, contrastive losses, rows picked by data, or a constant tensor that is not a "
-        "buffer of the model."
+        "means or maxima over the batch, contrastive losses, a router's auxiliary loss or its experts' capacity over "
+        "the batch (output_router_logits=False turns the former off), rows picked by data, or a constant tensor that "
+        "is not a buffer of the model."
     )
 
 

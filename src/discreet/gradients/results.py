@@ -1,10 +1,11 @@
 """Each unit's gradient, as a form for each parameter: what norms, weighted sums and chunks of units are taken from."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from discreet.gradients.forms.base import PerExampleGrad, chunks, squared_norms, sum_dtype
 
@@ -13,13 +14,14 @@ from discreet.gradients.forms.base import PerExampleGrad, chunks, squared_norms,
 class UnitGradients:
     """Each unit's gradient: a form for each parameter that took part, zero for the others.
 
-    `unmanaged_leaves` are other tensors that would get a gradient: not parameters the engine was made for. `chunked`
-    are the parameters whose kernel waits for chunks of units.
+    `parameters` have their shapes: of a complex one, real and imaginary parts. `unmanaged_leaves` are other tensors
+    that would get a gradient: not parameters the engine was made for. `chunked` are the parameters whose kernel waits
+    for chunks of units.
     """
 
     forms: dict[str, PerExampleGrad]
     units: int
-    parameters: Mapping[str, nn.Parameter]
+    parameters: Mapping[str, Tensor]
     unmanaged_leaves: Sequence[Tensor] = ()
     chunked: Collection[str] = ()
     _norms: dict[str, Tensor] = field(default_factory=dict)  # those that were measured already
@@ -34,6 +36,14 @@ class UnitGradients:
                 self._norms[name] = parameter.new_zeros(self.units, dtype=sum_dtype(parameter.dtype))
             norms[name] = self._norms[name]
         return norms
+
+    def all_finite(self) -> bool:
+        """Whether every unit's squared norms are finite, and their sum: then no one's can be anything else."""
+        squared = list(self._norms.values())
+        try:
+            return math.isfinite(torch.stack(squared).sum().item())
+        except RuntimeError:  # on several devices, or of several types
+            return math.isfinite(math.fsum(norms.double().sum().item() for norms in squared))
 
     def measure(self) -> None:
         """Measure what waits for no chunk, so that what it was made of can go."""
@@ -56,8 +66,6 @@ class UnitGradients:
         return Chunks(waiting, rest, chunks(self.units, sum(form.chunk_bytes for form in waiting.values())))
 
     def _measure(self, names: Iterable[str]) -> None:
-        if len(self._cancelling) == len(self.forms):
-            return
         for name in names:
             form = self.forms[name]
             if name in self._cancelling:
@@ -70,7 +78,8 @@ class UnitGradients:
 
     def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
         """Add the sum over units of weight * gradient to `out`, parameter by parameter."""
-        self._measure(self.forms)
+        if len(self._cancelling) < len(self.forms):
+            self._measure(self.forms)
         for name, form in self.forms.items():
             factors, total = weights[name], out[name]
             if factors.dtype != total.dtype:

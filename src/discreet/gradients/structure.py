@@ -12,7 +12,7 @@ from discreet.gradients.forms.base import PerExampleGrad, sum_dtype
 from discreet.gradients.forms.reparametrized import Prepared, is_linear
 from discreet.gradients.graph import Edge, Graph
 from discreet.gradients.layout import VALUES, Members, Rows
-from discreet.gradients.locate import Analysis, SplitPoint, stand
+from discreet.gradients.locate import Analysis, SplitPoint, Told, stand
 from discreet.gradients.ops import rearranges
 from discreet.gradients.refusals import suspect
 from discreet.gradients.rules.registry import RULES, Placement, Rule
@@ -65,10 +65,7 @@ class ParamPath:
         return cls(edge, edge[0] in graph.leaves, ends and transposes, ends, linear)
 
     def back(self, graph: Graph, parameter: nn.Parameter, form: PerExampleGrad) -> PerExampleGrad:
-        """The gradients of the parameter, from those of what was made of it."""
-        transposed = form.transposed() if self.transposes else None
-        if transposed is not None:
-            return transposed
+        """The gradients of the parameter, from those of what was made of it, by autograd."""
         edge = GradientEdge(graph.nodes[self.edge[0]], self.edge[1])
         return Prepared(form, edge, parameter, isometric=self.isometric, linear=self.linear)
 
@@ -94,11 +91,12 @@ class PlannedInput(NamedTuple):
 
 
 class PlannedSplit(NamedTuple):
-    """A split point: where the units stand in its first output, if it is used, and its inputs."""
+    """A split point: where the units stand in its first output, if it is used, and its inputs; and in all outputs."""
 
     rows: Rows | Members | None
     one_row: bool
     inputs: tuple[PlannedInput, ...]
+    outputs: Mapping[int, Rows | Members]
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,9 @@ class Structure:
                 edge, names = graph.inputs[point.node][number], point.below[number]
                 assert edge is not None
                 paths = tuple((name, ParamPath.of(graph, edge, parameters[name])) for name in names)
-                dtype = sum_dtype(parameters[names[0]].dtype)
+                below = paths[0][1].edge  # casts are left out
+                made = graph.nodes[below[0]]._input_metadata[below[1]].dtype
+                dtype = sum_dtype(parameters[names[0]].dtype, made)
                 some.append(ParamInput(number, graph.name(point.node), edge, dtype, paths))
             inputs[point.node] = tuple(some)
         outputs = {point.node: tuple(point.outputs) for point in analysis.split_points}
@@ -160,30 +160,34 @@ class Structure:
         key = units, *shapes
         if key in self._plans:
             return self._plans[key]
-        plan = self.planned(graph, units)
-        plan = None if plan.shapes is None else plan
+        told = fitting(graph, self.analysis, units)
+        plan = None if told is None else self.planned(graph, units, told)
         route = self.analysis.route
         if route is not None and not route.by_data:
             remember(self._plans, key, plan)
         return plan
 
-    def planned(self, graph: Graph, units: int) -> PassPlan:
-        """The plan for the graph that was analysed."""
+    def planned(self, graph: Graph, units: int, told: Told | None = None) -> PassPlan:
+        """The plan for a graph where the units stand as the ops told; or for the one that was analysed."""
         splits: dict[int, PlannedSplit] = {}
         for point in self.analysis.split_points:
-            rows = self.analysis.rows.get(point.node)
-            kind = type(graph.nodes[point.node])
+            node = point.node
+            outputs = {k: m.rows if told is None else told[node, k] for k, m in point.outputs.items()}
+            rows = outputs.get(0)
+            kind = type(graph.nodes[node])
             inputs = []
-            for each in self.inputs[point.node]:
+            for each in self.inputs[node]:
                 rule = _applicable(graph, point, each, rows, units)
                 fields = () if rule is None else attributes(kind, rule.saves)
                 inputs.append(PlannedInput(each, rule, fields, graph.shape(each.edge)))
-            one_row = isinstance(rows, Rows) and rows.dim == 0 and graph.shape((point.node, 0))[0] == units
-            splits[point.node] = PlannedSplit(rows, one_row, tuple(inputs))
+            one_row = isinstance(rows, Rows) and rows.dim == 0 and graph.shape((node, 0))[0] == units
+            splits[node] = PlannedSplit(rows, one_row, tuple(inputs), outputs)
         every = [planned for split in splits.values() for planned in split.inputs]
         several = any(len(point.outputs) > 1 for point in self.analysis.split_points)
         retain = several or any(planned.rule is None or planned.rule.may_decline for planned in every)
-        return PassPlan(splits, fitting(graph, self.analysis, units), retain, any(map(_reads, every)))
+        told = fitting(graph, self.analysis, units) if told is None else told
+        shapes = None if told is None else _shapes(graph, told, units)
+        return PassPlan(splits, shapes, retain, any(map(_reads, every)))
 
 
 def _applicable(
@@ -209,19 +213,28 @@ def _reads(planned: PlannedInput) -> bool:
     return planned.rule is None or not rearranged or planned.rule.reads_parameters
 
 
-def fitting(graph: Graph, analysis: Analysis, units: int) -> Shapes | None:
-    """The shapes of the split points' outputs, a unit's rows for all, if these are still explained; or None.
+def fitting(graph: Graph, analysis: Analysis, units: int) -> Told | None:
+    """Where the units stand in the split points' outputs, if that is still explained; or None.
 
-    They are if the ops above them tell that units stand there, and are folded only where folding was seen.
+    It is if the ops above them tell it, and rows of a unit are folded by position only where folding was seen.
     """
-    if analysis.route is None or not stand(graph, analysis.split_points, analysis.route, units):
+    told = None if analysis.route is None else stand(graph, analysis.split_points, analysis.route, units)
+    if told is None:
         return None
-    shapes: list[tuple[int, ...]] = []
     for point in analysis.split_points:
         for number, match in point.outputs.items():
-            shape, dim = graph.shape((point.node, number)), match.rows.dim
-            rows = match.rows.per_unit(shape, units)
-            if rows is None or (rows > 1 and not match.folded):
+            rows, shape = told[point.node, number], graph.shape((point.node, number))
+            several = rows.per_unit(shape, units) if isinstance(rows, Rows) else 0
+            if several is None or (several > 1 and not match.folded):
                 return None
-            shapes.append((*shape[:dim], rows, *shape[dim + 1 :]))
+    return told
+
+
+def _shapes(graph: Graph, told: Told, units: int) -> Shapes:
+    """The shapes of the split points' outputs for one unit; by data, for the next power of two of its rows."""
+    shapes: list[tuple[int, ...]] = []
+    for edge, rows in told.items():
+        shape, dim = graph.shape(edge), rows.dim
+        each = rows.per_unit(shape, units) or 1 << (shape[dim] // units).bit_length()
+        shapes.append((*shape[:dim], each, *shape[dim + 1 :]))
     return tuple(shapes)

@@ -6,7 +6,9 @@ error that names torch's version, instead of a wrong sum later.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from functools import cache
 from operator import methodcaller
 from typing import Any
@@ -26,9 +28,8 @@ _OF_EVERY_OP = ("_sequence_nr", "_input_metadata", "name", "next_functions", "re
 sequence_number = methodcaller("_sequence_nr")  # an op's age: younger ops have larger numbers
 
 
-def next_sequence_number() -> int:
-    """The sequence number that the next op of this thread will get."""
-    return int(_autograd._get_sequence_nr())
+_set_one_order: Callable[..., None] = torch._C._set_deterministic_algorithms
+next_sequence_number: Callable[[], int] = _autograd._get_sequence_nr  # what the next op of this thread will get
 
 
 @cache
@@ -124,6 +125,21 @@ def recomputes(nodes: Iterable[Node]) -> bool:
     except RuntimeError:  # read once already
         return True
     return differs
+
+
+@contextmanager
+def in_one_order() -> Generator[None]:
+    """Within, what is computed twice has the same bits: on several threads some ops add up in an order of chance."""
+    if torch.are_deterministic_algorithms_enabled():
+        yield
+        return
+    _set_one_order(True, warn_only=True)  # torch's public function imports its compiler before it calls this
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # an op that has no such order is compared as it is
+            yield
+    finally:
+        _set_one_order(False)
 
 
 class _Inside(torch.autograd.Function):

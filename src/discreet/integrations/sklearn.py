@@ -5,7 +5,7 @@ a regressor's target. What comes before an estimator in a pipeline must not lear
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -62,6 +62,11 @@ class _Private(BaseEstimator):
     ledger: Ledger | None
     repeat: str
     random_state: Any
+
+    def _keep(self, given: Mapping[str, Any]) -> None:
+        """Have a constructor's arguments for attributes, as they were given: what scikit-learn asks of estimators."""
+        for name in self._get_param_names():
+            setattr(self, name, given[name])
 
     def _train(self, rows: Numbers, targets: Tensor, outputs: int, assumed: Sequence[str]) -> None:
         """Fit a network to rows and targets that were checked, and keep it with what is proven of it."""
@@ -168,6 +173,8 @@ class PrivateClassifier(ClassifierMixin, _Private):
     After `fit`: `guarantee_`, `plan_`, `model_` (the network), `classes_`.
     """
 
+    classes: Sequence[Any] | str | None
+
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -185,19 +192,7 @@ class PrivateClassifier(ClassifierMixin, _Private):
         repeat: str = "refuse",
         random_state: Any = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.bounds = bounds
-        self.classes = classes
-        self.model = model
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.rate = rate
-        self.clip = clip
-        self.learning_rate = learning_rate
-        self.ledger = ledger
-        self.repeat = repeat
-        self.random_state = random_state
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any) -> "PrivateClassifier":
         """Train on private rows, by DP-SGD to the end of its steps."""
@@ -246,6 +241,8 @@ class PrivateRegressor(RegressorMixin, _Private):
     predictions. Everything else is as in PrivateClassifier.
     """
 
+    target_bounds: Bounds | None
+
     def __init__(
         self,
         epsilon: float = 1.0,
@@ -263,19 +260,7 @@ class PrivateRegressor(RegressorMixin, _Private):
         repeat: str = "refuse",
         random_state: Any = None,
     ) -> None:
-        self.epsilon = epsilon
-        self.delta = delta
-        self.bounds = bounds
-        self.target_bounds = target_bounds
-        self.model = model
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.rate = rate
-        self.clip = clip
-        self.learning_rate = learning_rate
-        self.ledger = ledger
-        self.repeat = repeat
-        self.random_state = random_state
+        self._keep(locals())
 
     def fit(self, X: Any, y: Any) -> "PrivateRegressor":
         """Train on private rows, by DP-SGD to the end of its steps."""

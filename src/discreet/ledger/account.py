@@ -7,14 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 from discreet import _storage as storage
+from discreet.accounting.event_serialization import event_from_dict
 from discreet.accounting.events import ROW, Event, in_words
-from discreet.accounting.guarantee import Condition, event_from_dict
+from discreet.accounting.guarantee import Condition
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.ledger.chain import OLD
 from discreet.ledger.closing import end_line
 from discreet.ledger.conditions import recorded, same_rows, together
-from discreet.ledger.file import Identity, Ledger, LedgerFile, new_run, release_line, remedy
-from discreet.ledger.opening import opening_of
+from discreet.ledger.file import Ledger, LedgerFile, remedy, told_why
+from discreet.ledger.identity import Identity, new_run
+from discreet.ledger.opening import difference, opening_of
 from discreet.ledger.state import Run
 from discreet.stages.plan import Plan
 from discreet.stages.sensitivity import Layout
@@ -61,10 +63,10 @@ class RunLedger:
             self._name = self._find(named)
         except BaseException:
             self._leave()
-            self._book.release()
+            self._book.let_go()
             raise
         if self._shared:
-            self._book.release()
+            self._book.let_go()
         self._go_on()
 
     # --- which run it is ---------------------------------------------------------------------------------------------
@@ -158,14 +160,8 @@ class RunLedger:
     def _hold(self, name: str) -> None:
         """Have one run of a shared file for this process, in place of any other."""
         lock = self._book.owner(name)
-        try:
+        with told_why(f"run {name} in {self._book.path}", "another process; wait for it, or stop it."):
             lock.acquire()
-        except storage.InUse as error:
-            raise PrivacyError(
-                f"run {name} in {self._book.path} is in use by another process; wait for it, or stop it."
-            ) from error
-        except OSError as error:
-            raise PrivacyError(f"run {name} in {self._book.path} cannot be locked: {error}") from error
         self._leave()
         self._own = lock
 
@@ -217,13 +213,7 @@ class RunLedger:
         self.released, self.participations = self._run.released, self._run.participations
 
     def _differs(self, run: Run) -> str:
-        """In what a run of the file is another than this one; nothing if in nothing."""
-        opening, said = self._opening, run.opening["phase"]
-        newer = {"unit", "crowded", "crowded_rate"} - set(said)  # older lines have none
-        event = {k: v for k, v in opening["phase"].items() if k not in newer}
-        if run.opening.get("plan") != opening["plan"]:
-            return "plan"
-        return "model" if run.opening.get("parameters") != opening["parameters"] or said != event else ""
+        return difference(run.opening, self._opening)
 
     def _check_same(self, run: Run) -> None:
         if what := self._differs(run):
@@ -255,7 +245,8 @@ class RunLedger:
         """Write down the run, before anything of it."""
         if self._shared:
             self._check_new()
-        self._append_signed({**self._opening, **self._declared(), "run": name})
+        noted = {} if self._book.ledger is None else self._book.ledger.notes
+        self._append_signed({**self._opening, **self._declared(), **noted, "run": name})
 
     def _append_signed(self, line: Mapping[str, Any]) -> None:
         """Write a line; the first one of a process says that the run is now its own."""
@@ -265,7 +256,9 @@ class RunLedger:
     def _declared(self) -> dict[str, int]:
         """The most rows that a unit has in earlier queries, where they protect rows and the ledger declares it."""
         content, ledger = self._book.content, self._book.ledger
-        others = [(what, event) for what, event in content.queries if event.unit != self._unit and event.steps]
+        asked = zip(content.queries, content.askers, strict=True)
+        own = [query for query, run in asked if content.adds_up or run == self._identity.run]
+        others = [(what, event) for what, event in own if event.unit != self._unit and event.steps]
         if not others:
             return {}
         alike = {event.unit for _, event in others} == {ROW} and all(r.one.unit != ROW for r in content.runs.values())
@@ -309,6 +302,11 @@ class RunLedger:
         """Whether some release of this run was made before anything was probed."""
         return self._run.unprobed
 
+    @property
+    def rests_on(self) -> tuple[Condition, ...] | None:
+        """What the run's lines say of how its releases were made; None where they say nothing."""
+        return self._run.rests_on
+
     def together(self, ranks: int, shares: bool) -> tuple[Condition, ...]:
         """What the guarantee rests on where processes trained together, or so many will."""
         return together(max(ranks, self._run.ranks), self._run.shares and (shares or ranks == 1))
@@ -321,20 +319,18 @@ class RunLedger:
     def made_by(self) -> dict[str, Any]:
         """What a line says of processes that trained together, of all of this run's lines; nothing of one process."""
         run = self._run
-        if run.ranks == 1:
-            return {}
         shares = {"noise_shares": True} if run.shares else {}
-        return {"ranks": run.ranks, "rows": " ".join(sorted(run.rows)), **shares}
+        return {} if run.ranks == 1 else {"ranks": run.ranks, "rows": " ".join(sorted(run.rows)), **shares}
 
     @property
     def queries(self) -> tuple[Event, ...]:
-        """What else this file's run asked of the data."""
-        return () if self._shared else tuple(p for _, p in self._book.content.queries)
+        """What else was asked of the data for this run."""
+        return tuple(self._book.content.queries_of(self._name))
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """What this file adds to what a run's guarantee rests on."""
-        return self._book.content.beside(self._run, self._unit)
+        return self._book.content.beside(self._name, self._run, self._unit)
 
     @property
     def head(self) -> str:
@@ -355,39 +351,46 @@ class RunLedger:
         """
         if rests_on is not None:
             notes |= self._news_of(rests_on)
+        charge = 1 if self._plan.charges_each_step else self._plan.charges(1, after=after)
         if self._ahead == 0:
             if self._shared:
                 with self._book.locked():
-                    self._ahead = self._count_ahead(after, notes)
+                    self._count_ahead(after, charge, notes)
             else:
-                self._ahead = self._count_ahead(after, notes)
-        self.participations += self._plan.charges(1, after=after)
+                self._count_ahead(after, charge, notes)
+        self.participations += charge
         self._ahead -= 1
         self.released += 1
 
-    def _count_ahead(self, after: int, notes: Mapping[str, Any]) -> int:
-        """Count one release, or as many as are reserved, in one line; how many."""
-        run = self._run
-        first = max(self.released, run.released)
-        count = 1
+    def _count_ahead(self, after: int, charge: int, notes: Mapping[str, Any]) -> None:
+        """Count one release, for which a unit is charged so much, or as many as are reserved, in one line."""
+        run, count = self._book.content.runs.get(self._name, self._new), 1
         if self._reserve > 1:
+            first = max(self.released, run.released)
             count = max(1, min(self._reserve, self._plan.steps - first, run.stretch(first)[0]))
-        self._append(run, count, self._plan.charges(count, after=after), notes)
-        return count
+            left = self._plan.charges(self._plan.steps) - run.participations
+            while count > 1 and self._plan.charges(count, after=after) > left:  # there is no room for another pass
+                count -= 1
+            charge = self._plan.charges(count, after=after)
+        self._append(run, count, charge, notes)
+        self._ahead = count
 
     def _news_of(self, rests_on: Sequence[Condition]) -> dict[str, Any]:
         """What a line is to say of what the run rests on: nothing where the ledger has it already."""
         return {} if tuple(rests_on) == self._run.rests_on else {"conditions": recorded(rests_on)}
 
     def restore(self, released: int, participations: int, **notes: Any) -> None:
-        """Count releases that a checkpoint knows of and this ledger does not, in one line."""
+        """Count releases that a checkpoint knows of and this ledger does not, in one line.
+
+        What was tested of them is not known: a checkpoint's word is not evidence.
+        """
         # what was reserved is spent
         self.released, self.participations, self._ahead = self._run.released, self._run.participations, 0
         missing = released - self.released
         if missing > 0:
             taken = max(0, participations - self.participations)
             with self._held():
-                self._append(self._run, missing, taken, {"restored": True, **notes})
+                self._append(self._run, missing, taken, {"restored": True, "unprobed": True, **notes})
             self.released, self.participations, self._ahead = released, self.participations + taken, 0
 
     # --- followed by other processes ---------------------------------------------------------------------------------
@@ -426,18 +429,22 @@ class RunLedger:
             same, multiplier = run.stretch(run.released)
             piece = min(count, same)  # one line has one noise
             taken = participations if piece == count else min(piece, participations)
-            self._append_signed(release_line(self._name, run, multiplier, piece, taken, **notes))
+            line = run.line(self._name, multiplier, piece, taken, **notes)
+            if self._signed_on:
+                self._book.append(line)
+            else:
+                self._append_signed(line)
             count, participations = count - piece, participations - taken
             if count:
                 notes = {name: value for name, value in notes.items() if name != "conditions"}  # said once
 
     def _leave(self) -> None:
         if self._own is not None:
-            self._own.release(remove=True)
+            self._own.let_go(remove=True)
             self._own = None
 
     def close(self) -> None:
         """Let others open the file, or this run in it."""
         self._leave()
         if not self._shared:
-            self._book.release()
+            self._book.let_go()

@@ -16,7 +16,7 @@ from discreet.errors import PrivacyError
 
 FORMAT = "discreet-ledger/2"
 OLD = "discreet-ledger/1"  # before runs had an identity of their own, and before ledgers held what was tested
-KINDS = ("dataset", "run", "release", "query", "evidence", "end")
+KINDS = ("dataset", "cap", "declared", "run", "release", "query", "evidence", "end")
 _LONGEST = 1 << 24  # bytes a line may have
 _CHAIN = ("previous", "hash", "signature")  # what a line says of its place in the file
 _TEXT = json.JSONEncoder(sort_keys=True).encode
@@ -29,7 +29,13 @@ _ONE_STEP = re.compile(  # a release of a run as it is written almost always, so
 
 
 def chained(content: Mapping[str, Any], previous: str, key: bytes | None) -> tuple[bytes, str]:
-    """A line of the file, and its hash."""
+    """A line of the file, and its hash.
+
+    Args:
+        content: what the line says.
+        previous: the hash of the line before it.
+        key: signs the line, where there is one.
+    """
     body = {k: v for k, v in content.items() if k not in _CHAIN} | {"previous": previous}
     # the text of both, with and without the hash, has its keys in order: what stands before it and what stands after it
     before = _TEXT({k: v for k, v in body.items() if k < "hash"})[1:-1]
@@ -203,7 +209,10 @@ def cut_off(torn: bytes, previous: str) -> dict[str, Any]:
         raise wrong from error
     if len(torn) > _LONGEST or not prefix.read():
         raise wrong
-    found = {key: json.loads(text) for key, text in prefix.found.items()}
+    try:
+        found = {key: json.loads(text) for key, text in prefix.found.items()}
+    except ValueError as error:  # a number of thousands of digits
+        raise wrong from error
     fits = found.get("previous", previous) == previous and found.get("kind", "release") in KINDS
     fits &= all(pattern.fullmatch(str(found.get(key, like))) is not None for key, (pattern, like) in _FORMS.items())
     if not fits:

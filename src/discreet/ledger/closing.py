@@ -11,11 +11,14 @@ from discreet.ledger.file import Ledger, LedgerFile
 def conclude(ledger: Ledger, run: str, rests_on: Sequence[Condition], end: Mapping[str, Any] | None) -> str:
     """Write down what a run rests on, if that is new, and that it has ended, if it has; the last line's hash.
 
-    - `rests_on`: what was tested of it, and what was not;
-    - `end`: the hashes of the files that it leaves (`files`), and how many of its steps a crash took (`lost`); None
-      where it goes on another time.
-
     A run that has ended is left as it is.
+
+    Args:
+        ledger: where the run counts.
+        run: its name.
+        rests_on: what was tested of it, and what was not.
+        end: the hashes of the files that it leaves (`files`), and how many of its steps a crash took (`lost`); None
+            where it goes on another time.
     """
     book = LedgerFile(ledger)
     with book.locked():
@@ -31,7 +34,12 @@ def conclude(ledger: Ledger, run: str, rests_on: Sequence[Condition], end: Mappi
 
 
 def withdraw(ledger: Ledger, run: str) -> None:
-    """Write down that a run which has released nothing never will: then it costs nothing."""
+    """Write down that a run which has released nothing never will: then it costs nothing.
+
+    Args:
+        ledger: where the run counts.
+        run: its name.
+    """
     book = LedgerFile(ledger)
     with book.locked():
         found = book.content.runs.get(run)

@@ -14,8 +14,20 @@ SEEDED = Condition(
 )
 
 
+ALONE = Condition(
+    "this run is counted alone, as it asked to be: what others have spent of the same data is not known to its ledger, "
+    "and adds to this",
+    "assumed",
+)
+
+
 def together(ranks: int, shares: bool) -> tuple[Condition, ...]:
-    """What a guarantee rests on where so many processes trained together, with noise in shares or not."""
+    """What a guarantee rests on where so many processes trained together, with noise in shares or not.
+
+    Args:
+        ranks: how many processes there are.
+        shares: whether each draws a share of the noise.
+    """
     if ranks == 1:
         return ()
     who = f"{ranks} processes trained together"
@@ -55,7 +67,13 @@ _ROWS: dict[str, Condition] = {
 
 
 def same_rows(ranks: int, kinds: AbstractSet[str], unit: str) -> tuple[Condition, ...]:
-    """What is known of the rows that ranks drew from; `kinds` says how far they were compared (data_digest.py)."""
+    """What is known of the rows that ranks drew from.
+
+    Args:
+        ranks: how many processes there are.
+        kinds: how far their rows were compared (data_digest.py).
+        unit: what the data holds one of for each index.
+    """
     if ranks == 1:
         return ()
     found = (kinds & _ROWS.keys()) or {"none"}

@@ -1,7 +1,6 @@
 """A ledger's file: what it is for, and how it is read and appended to by one process at a time."""
 
 import glob
-import secrets
 import time
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -13,52 +12,28 @@ from typing import Any
 from discreet import _storage as storage
 from discreet._check import check_int, check_positive
 from discreet.accounting import cost
+from discreet.accounting.event_serialization import event_to_dict
 from discreet.accounting.events import ROW, Event, check_unit, in_words, units_of
-from discreet.accounting.guarantee import Guarantee, event_to_dict, guarantee
+from discreet.accounting.guarantee import Condition, Guarantee, guarantee
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.ledger.chain import FORMAT, chained
+from discreet.ledger.conditions import recorded
+from discreet.ledger.identity import HEX, Identity
 from discreet.ledger.reading import counted_as_torn, has_hash, read_lines
-from discreet.ledger.state import LedgerState, Run
+from discreet.ledger.state import LedgerState
 
 _WITHHELD = b""  # in place of a key that a pickle does not hold
 _PATIENCE = 60.0  # seconds that others may have a data set's ledger
-_HEX = frozenset("0123456789abcdef")
-
-
-@dataclass(frozen=True)
-class Identity:
-    """Which run it is: a random name that every line of it has, and the names of all who took it up from this folder.
-
-    `attempts` are those that are on disk in the run's folder, the last one this process's own. A ledger whose last
-    writer is none of them was continued from elsewhere: the folder is a copy. An empty `run` is one of an earlier
-    version, which is told from others by its plan alone.
-    """
-
-    run: str
-    attempts: tuple[str, ...] = ()
-
-    def __post_init__(self) -> None:
-        for name in (self.run, *self.attempts):
-            if not isinstance(name, str) or len(name) > 64 or set(name) - _HEX:
-                raise ConfigError(f"{name!r} names no run; it is what private.run or discreet.verify says.")
-
-    def taken_up(self) -> "Identity":
-        """The same run, with a new name for whoever takes it up now."""
-        return replace(self, attempts=(*self.attempts, secrets.token_hex(4)))
-
-
-def new_run() -> str:
-    """A random name for a run."""
-    return secrets.token_hex(8)
 
 
 @dataclass(frozen=True)
 class Ledger:
     """A file that counts what is spent.
 
-    With `dataset`, `epsilon` and `delta` it belongs to a data set and caps the total over all runs, queries and
-    processes that name it, each run counting with its whole declared horizon (where it ends may depend on what was
-    seen). Without, it holds one run. `key` signs every line, and is not pickled. `reserve` writes one line for so many
+    With `dataset` and `delta` it belongs to a data set and counts all runs, queries and processes that name it, each
+    run with its whole declared horizon (where it ends may depend on what was seen); with `epsilon` it caps their total
+    from then on. A file keeps the delta and the cap that it was given first: who names none takes the file's. Without
+    `dataset` it holds one run. `key` signs every line, and is not pickled. `reserve` writes one line for so many
     releases: faster on a slow disk, and a crash then over-counts by as many. `stages` are noises of your own that its
     runs have, by class.
 
@@ -66,6 +41,9 @@ class Ledger:
     private_ranges, PrivateScore) protects rows; `rows` is the most that one unit has in any of it, and then it is
     counted for a whole unit, with so much less noise. Without, it is refused where runs protect anything but rows.
     Where no unit is named and runs protect different ones, each unit's own are capped, and nothing is proven of all.
+
+    `by` and `place` are noted where a run begins: who began it, and where its folder is. `alone` says that
+    it was kept out of its data set's ledger, which its guarantee then rests on.
 
     `run` says which run counts here, by the name that `private.run` gives and every line has: it is continued if the
     file holds it, and begun if not. Without, a file of one run continues that run, and in a data set's file a new one
@@ -82,6 +60,9 @@ class Ledger:
     unit: str | None = None
     rows: int | None = None
     run: str | Identity | None = None
+    by: str = ""
+    place: str = ""
+    alone: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.run, str) and not self.run:
@@ -104,9 +85,10 @@ class Ledger:
             if self.epsilon is not None or self.delta is not None:
                 raise ConfigError("a ledger's epsilon and delta cap a data set; name it with dataset=.")
             return
-        if self.epsilon is None or self.delta is None:
-            raise ConfigError(f"the ledger of data set {self.dataset!r} needs the epsilon and delta it caps.")
-        check_positive("a ledger's epsilon", self.epsilon)
+        if self.delta is None:
+            raise ConfigError(f"the ledger of data set {self.dataset!r} needs the delta it counts at; give delta=.")
+        if self.epsilon is not None:
+            check_positive("a ledger's epsilon", self.epsilon)
         if not 0 < check_positive("a ledger's delta", self.delta) < 1:
             raise ConfigError(f"a ledger's delta is {self.delta!r}; it must be below 1.")
 
@@ -114,6 +96,12 @@ class Ledger:
     def identity(self) -> Identity | None:
         """Which run counts here, if that is said."""
         return Identity(self.run) if isinstance(self.run, str) else self.run
+
+    @property
+    def notes(self) -> dict[str, Any]:
+        """What is noted where a run begins."""
+        noted = (("by", self.by), ("place", self.place), ("alone", self.alone))
+        return {what: words for what, words in noted if words}
 
     def __getstate__(self) -> dict[str, Any]:
         """What is pickled: all but the key, so that a saved estimator or run does not give it away.
@@ -144,13 +132,19 @@ class Ledger:
         book = LedgerFile(self)
         with book.locked():
             if answer and answer in book.content.answers:
+                if book.content.answers[answer] != (what, event):
+                    raise PrivacyError(
+                        f"{what}: the noise for it is in the answer to another query already "
+                        f"({book.content.answers[answer][0]}), and in two it hides neither. Nothing was asked."
+                    )
                 return
             if book.content.closed:
                 raise PrivacyError(
                     f"{what}: {book.path} is closed, as its run has ended, and what it proves would change. Count what "
                     "is asked later in a data set's ledger. Nothing was asked."
                 )
-            for unit in (self.unit or event.unit, *units_of(book.content.horizon())):
+            others = book.content.horizon() if book.content.adds_up else []
+            for unit in (self.unit or event.unit, *units_of(others)):
                 if unit != event.unit:
                     raise PrivacyError(
                         f"{what}: this protects each {in_words(event.unit)}, and {book.path} counts what protects each "
@@ -162,6 +156,16 @@ class Ledger:
                 line["run"] = self.identity.run
             book.append(line | ({"broken": broken} if broken else {}) | ({"answer": answer} if answer else {}))
 
+    def declare(self, conditions: Sequence[Condition]) -> None:
+        """Write down what the guarantee of this ledger's run rests on, of its data, beside what was declared before."""
+        run = None if self.identity is None else self.identity.run
+        if run is None or run == "":
+            raise ConfigError("what is declared of a run's data needs the run's name; give Ledger(..., run=).")
+        book = LedgerFile(self)
+        with book.locked():
+            if not set(conditions) <= set(book.content.facts.get(run, ())):
+                book.append({"kind": "declared", "run": run, "conditions": recorded(conditions)})
+
     def guarantee(self) -> Guarantee:
         """What is proven of everything in this file together, every run with its declared horizon.
 
@@ -171,13 +175,20 @@ class Ledger:
         book = LedgerFile(self)
         with book.locked():
             pass
-        if self.delta is None:
+        dataset = book.content.dataset
+        if dataset is None:
             raise ConfigError("the ledger names no data set, so it has no delta of its own; read a run's guarantee.")
-        return guarantee(book.content.horizon(), self.delta, unit=self.unit, conditions=book.content.conditions)
+        conditions = book.content.conditions
+        return guarantee(book.content.horizon(), dataset["delta"], unit=self.unit, conditions=conditions)
 
 
 def named(ledger: str | Path | Ledger | None, run: str | None) -> str | Path | Ledger | None:
-    """A ledger for one run of it, by its name."""
+    """A ledger for one run of it, by its name.
+
+    Args:
+        ledger: a path, a ledger, or None for one in memory.
+        run: the name of the run that counts in it.
+    """
     if run is None:
         return ledger
     if ledger is None:
@@ -196,11 +207,27 @@ def remedy(asked: str, unit: str) -> str:
 
 
 def totals(events: Sequence[Event], delta: float) -> dict[str, float]:
-    """Epsilon for each unit, of those releases that protect it."""
+    """Epsilon for each unit, of those releases that protect it.
+
+    Args:
+        events: the releases, of any units.
+        delta: the probability that the guarantees leave out.
+    """
     return {unit: cost([p for p in events if p.unit == unit], delta).epsilon for unit in units_of(events)}
 
 
 # --- writing ---------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def told_why(what: str, by_whom: str) -> Generator[None]:
+    """Within, a lock that cannot be had is a PrivacyError that says who has it, and what to do."""
+    try:
+        yield
+    except storage.InUse as error:
+        raise PrivacyError(f"{what} is in use by {by_whom}") from error
+    except OSError as error:
+        raise PrivacyError(f"{what} cannot be locked: {error}") from error
 
 
 class LedgerFile:
@@ -235,19 +262,14 @@ class LedgerFile:
         """Hold the file, so that nobody else counts in it at the same time."""
         if self._lock is None:
             return
-        try:  # a file of one run is held for as long as it is attached
+        with told_why(str(self.path), "another run; wait for it, or detach it, or use another file."):
+            # a file of one run is held for as long as it is attached
             self._lock.acquire(_PATIENCE if self.shared else 0.0)
-        except storage.InUse as error:
-            raise PrivacyError(
-                f"{self.path} is in use by another run; wait for it, or detach it, or use another file."
-            ) from error
-        except OSError as error:
-            raise PrivacyError(f"{self.path} cannot be locked: {error}") from error
 
-    def release(self) -> None:
+    def let_go(self) -> None:
         """Let others have the file."""
         if self._lock is not None:
-            self._lock.release()
+            self._lock.let_go()
 
     @contextmanager
     def locked(self) -> Generator[None]:
@@ -257,7 +279,7 @@ class LedgerFile:
             self.catch_up()
             yield
         finally:
-            self.release()
+            self.let_go()
 
     def owner(self, run: str) -> storage.Lock:
         """The lock of whoever makes releases of one run of a shared file."""
@@ -269,7 +291,7 @@ class LedgerFile:
             return
         for place in self.path.parent.glob(f"{glob.escape(self.path.name)}.*.lock"):
             run = place.name[len(self.path.name) + 1 : -len(".lock")]
-            if run and not set(run) - _HEX:
+            if run and not set(run) - HEX:
                 self._alive(run)
 
     def catch_up(self) -> None:
@@ -302,11 +324,28 @@ class LedgerFile:
         if not self.content.lines:
             if self.ledger.dataset is not None:
                 self.append({"kind": "dataset", **named})
-        elif (self.content.dataset or dict.fromkeys(named)) != named:
+            return
+        found = self.content.dataset or dict.fromkeys(named)
+        if found["epsilon"] is None and named["epsilon"] is not None and found == {**named, "epsilon": None}:
+            self._set_cap(named["epsilon"])
+        elif named["epsilon"] is None and named["dataset"] is not None:  # whoever names no cap takes the file's
+            named = {**found, "dataset": named["dataset"]}
+        if (self.content.dataset or dict.fromkeys(named)) != named:
             raise PrivacyError(
                 f"{self.path} caps {self.content.dataset or 'one run'}, not {named}; name the data set and its cap as "
                 "they were named first, or use another file."
             )
+
+    def _set_cap(self, epsilon: float) -> None:
+        """Cap a data set that had no cap, if it has not spent more already."""
+        assert self.content.dataset is not None
+        for unit, total in totals(self.content.horizon(), self.content.dataset["delta"]).items():
+            if total > epsilon:
+                raise BudgetExhausted(
+                    f"data set {self.content.dataset['dataset']!r} is at epsilon {total:.4g} for each {unit} already, "
+                    f"so that it cannot be capped at {epsilon:g}. Nothing was released."
+                )
+        self.append({"kind": "cap", "epsilon": epsilon})
 
     def _recover(self, path: Path, torn: bytes) -> None:
         """A line was being written when a process died: what it would have counted did not happen, but counts.
@@ -318,8 +357,8 @@ class LedgerFile:
         for name in runs:
             if not self._alive(name):
                 run = self.content.runs[name]
-                due = run.released == 0 or run.released - run.last >= run.in_a_pass
-                self.append(release_line(name, run, run.stretch(run.released)[1], 1, int(due), recovered=True))
+                due = run.left == 0
+                self.append(run.line(name, run.stretch(run.released)[1], 1, int(due), recovered=True))
 
     def _alive(self, run: str) -> bool:
         """Whether a living process has a run of a shared file: then the line that was cut off was not its own."""
@@ -332,20 +371,19 @@ class LedgerFile:
             return True
         except OSError as error:
             raise PrivacyError(f"run {run} in {self.path} cannot be locked: {error}") from error
-        lock.release(remove=True)
+        lock.let_go(remove=True)
         return False
 
     def check_cap(self, *more: Event) -> None:
         """Raise unless these fit under the data set's cap, beside everything that was declared for the same unit."""
-        if self.ledger is None or self.ledger.dataset is None:
+        capped = self.content.dataset
+        if capped is None or capped["epsilon"] is None:
             return
-        assert self.ledger.epsilon is not None
-        assert self.ledger.delta is not None
-        for unit, total in totals([*self.content.horizon(), *more], self.ledger.delta).items():
-            if total > self.ledger.epsilon:
+        for unit, total in totals([*self.content.horizon(), *more], capped["delta"]).items():
+            if total > capped["epsilon"]:
                 raise BudgetExhausted(
-                    f"data set {self.ledger.dataset!r} may spend epsilon {self.ledger.epsilon:g} at delta "
-                    f"{self.ledger.delta:g} in all; with this it would be {total:.4g} for each {unit}. Nothing was "
+                    f"data set {capped['dataset']!r} may spend epsilon {capped['epsilon']:g} at delta "
+                    f"{capped['delta']:g} in all; with this it would be {total:.4g} for each {unit}. Nothing was "
                     "released."
                 )
 
@@ -361,7 +399,7 @@ class LedgerFile:
             self.content.count_release(content)
             return
         first = {} if self.content.lines else {"format": FORMAT}
-        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        now = time.strftime("%Y-%m-%dT%H:%M:00Z", time.gmtime())  # seconds would tell how large secret batches were
         line, digest = chained({**first, "at": now, **content}, self.content.head, self._key)
         if self.path is not None:
             try:
@@ -393,11 +431,3 @@ class LedgerFile:
         found = LedgerFile(None)
         found.content = self.content
         return found
-
-
-def release_line(
-    run: str, state: Run, multiplier: float, count: int, participations: int, **notes: Any
-) -> dict[str, Any]:
-    """The line that counts releases."""
-    one = {"rate": state.one.rate, "multiplier": multiplier, "participations": participations}
-    return {"kind": "release", "run": run, "step": state.released, "count": count, **one, **notes}

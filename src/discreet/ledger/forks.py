@@ -29,15 +29,15 @@ class Fork:
         first, second = self.released
         if self.dataset is not None and not self.continued:
             return (
-                f"{self.files[0]} and {self.files[1]} are one file up to line {self.common_lines}, and then each its "
-                f"own: a ledger was copied, and both were continued. So what either proves of all of data set "
-                f"{self.dataset!r} together leaves the other's releases out, and does not hold."
+                f"a ledger was copied, and both were continued: {self.files[0]} and {self.files[1]} are one file up to "
+                f"line {self.common_lines}. So what either proves of all of data set {self.dataset!r} together leaves "
+                "the other's releases out, and does not hold."
             )
         return (
-            f"{self.files[0]} and {self.files[1]} are one run ({self.run}) up to line {self.common_lines}, and then "
-            f"each its own: a folder was copied, and both were continued. They have released {first:,} and {second:,} "
-            f"steps, {self.released_before:,} of them the same, so {first + second - self.released_before:,} in all, "
-            "which neither counts: what either proves does not hold."
+            f"a folder was copied, and both were continued: they have released {first:,} and {second:,} steps, "
+            f"{self.released_before:,} of them the same, so {first + second - self.released_before:,} in all, which "
+            f"neither counts, and what either proves does not hold. {self.files[0]} and {self.files[1]} are one run "
+            f"({self.run}) up to line {self.common_lines}."
         )
 
     @property

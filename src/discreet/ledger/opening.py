@@ -1,11 +1,12 @@
 """The line that opens a run: its plan, the model's parameters and contract, what one step costs, versions."""
 
 import json
+from collections.abc import Mapping
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
-from discreet.accounting.guarantee import event_to_dict
+from discreet.accounting.event_serialization import event_to_dict
 from discreet.errors import ConfigError
 from discreet.stages.plan import Plan
 from discreet.stages.sensitivity import Layout
@@ -37,8 +38,22 @@ def opening_of(plan: Plan, layout: Layout) -> dict[str, Any]:
         ) from error
 
 
+def difference(written: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """In what a run that was written down is another than one's own: "plan", "model", or "" for nothing."""
+    event = written["phase"]
+    newer = {"unit", "crowded", "crowded_rate"} - set(event)  # older lines have none
+    mine = {key: value for key, value in own["phase"].items() if key not in newer}
+    if written.get("plan") != own["plan"]:
+        return "plan"
+    return "model" if written.get("parameters") != own["parameters"] or event != mine else ""
+
+
 def steps_in_a_pass(plan: Plan) -> int:
-    """How many steps in a row a unit takes part in only once."""
+    """How many steps in a row a unit takes part in only once.
+
+    Args:
+        plan: whose sampler says so.
+    """
     low, high = 1, max(2, plan.steps + 1)
     while high - low > 1:
         middle = (low + high) // 2

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from discreet import _storage as storage
+from discreet._limits import limit
 from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger.chain import cut_off
 from discreet.ledger.state import LedgerState
@@ -14,6 +15,11 @@ def read(path: Path, key: bytes | None = None, stages: Sequence[type[Any]] = ())
     """Everything in a file, and what follows its last line's end: empty unless a write was cut off.
 
     A line that is not as it was written is a PrivacyError that names it, and a file that cannot be read a ConfigError.
+
+    Args:
+        path: the ledger.
+        key: by which its lines are signed, if they are.
+        stages: your own bounds, noises and samplers, by class.
     """
     content = LedgerState(stages=tuple(stages))
     try:
@@ -30,6 +36,8 @@ def read_lines(
     rest = b""
     for piece in storage.pieces(path, start):
         *lines, rest = (rest + piece).split(b"\n")
+        if len(rest) > limit("line_bytes"):
+            raise PrivacyError(f"{path} is damaged at line {content.lines + len(lines) + 1}: it is too long.")
         for line in lines:
             take_line(content, path, line, key)
             if tell is not None:

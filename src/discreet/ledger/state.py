@@ -6,11 +6,12 @@ from functools import cached_property
 from typing import Any
 
 from discreet._check import check_int, check_positive
+from discreet.accounting.event_serialization import event_from_dict
 from discreet.accounting.events import ROW, Event, in_words
-from discreet.accounting.guarantee import Condition, event_from_dict
+from discreet.accounting.guarantee import Condition
 from discreet.errors import PrivacyError
 from discreet.ledger.chain import FORMAT, OLD, checked, one_step
-from discreet.ledger.conditions import SEEDED, at_most, read_conditions
+from discreet.ledger.conditions import ALONE, SEEDED, at_most, read_conditions
 
 
 @dataclass
@@ -22,7 +23,7 @@ class Run:
     released: int = 0
     participations: int = 0
     recovered: int = 0
-    last: int = 0  # the last step that raised the number of participations
+    last: int = 0  # where the present pass began, at the latest
     cheapened: bool = False  # whether a line counts less than its steps cost
     seeded: bool = False  # whether a release's noise came from a known seed
     unprobed: bool = False  # whether a release was made before anything was probed
@@ -65,13 +66,16 @@ class Run:
         """How many steps in a row a unit takes part in only once."""
         return int(self.opening["pass"])
 
+    @property
+    def left(self) -> int:
+        """How many steps the present pass has left."""
+        return 0 if self.released == 0 else max(0, self.last + self.in_a_pass - self.released)
+
     def least(self, count: int) -> int:
         """The fewest participations that the next `count` steps can add: passes that must begin in them."""
-        done = 0 if self.released == 0 else self.released - self.last  # steps of the current pass
-        left = 0 if self.released == 0 else max(0, self.in_a_pass - done)
-        return -(-max(0, count - left) // self.in_a_pass)
+        return -(-max(0, count - self.left) // self.in_a_pass)
 
-    def release(self, step: Any, count: int, participations: int, rate: float, multiplier: float) -> None:
+    def count_release(self, step: Any, count: int, participations: int, rate: float, multiplier: float) -> None:
         """Count the next `count` steps, of which a unit takes part in so many; a PrivacyError if they cannot be."""
         if self.end is not None:
             raise PrivacyError("it counts a step of a run that has ended")
@@ -79,15 +83,17 @@ class Run:
             raise PrivacyError(f"it counts step {step!r} where {self.released} is due")
         if self.released + count > self.steps:
             raise PrivacyError("it counts more steps than its run has")
-        if participations < self.least(count):
+        if participations < count and participations < self.least(count):
             raise PrivacyError("it counts fewer participations than its steps bring")
         self.count(rate, multiplier, participations, count)
 
     def count(self, rate: float, multiplier: float, participations: int, steps: int) -> None:
         same, planned = self.stretch(self.released)
         self.cheapened |= rate < self.one.rate or multiplier > planned or steps > same
-        if participations:
-            self.last = self.released
+        if participations == steps:
+            self.last = self.released + steps - 1
+        elif participations:  # the first pass began when the one before was over, the others after it, at the latest
+            self.last = self.released + min(steps - 1, self.left + (participations - 1) * self.in_a_pass)
         self.released += steps
         self.participations += participations
         last = self._spent[-1] if self._spent else None
@@ -96,6 +102,11 @@ class Run:
         else:
             new = replace(self.one, rate=rate, multiplier=multiplier, steps=participations)
             self._spent, self._last = [*self.spent, new], participations
+
+    def line(self, name: str, multiplier: float, count: int, participations: int, **notes: Any) -> dict[str, Any]:
+        """The line that counts its next releases, and says what else is to be noted of them."""
+        one = {"rate": self.one.rate, "multiplier": multiplier, "participations": participations}
+        return {"kind": "release", "run": name, "step": self.released, "count": count, **one, **notes}
 
     def protects(self, unit: str) -> None:
         """Have it known whom the run protects, where its lines do not say it: they were written before units were."""
@@ -138,19 +149,23 @@ class LedgerState:
     head: str = ""  # the hash of the last line
     format: str = ""  # of the first one
     asked_by: str | None = None  # the run that the last query says it belongs to
-    answers: set[str] = field(default_factory=set)  # names of noises that were counted, each of which answers once
+    times: list[str] = field(default_factory=list)  # for each query when it was counted
+    askers: list[str] = field(default_factory=list)  # for each query the run that it belongs to, "" for none
+    facts: dict[str, tuple[Condition, ...]] = field(default_factory=dict)  # what was declared of runs' data, by run
+    answers: dict[str, tuple[str, Event]] = field(default_factory=dict)  # by the noise in it, which answers one query
 
     @property
     def conditions(self) -> tuple[Condition, ...]:
         """What is known not to be private, of everything together, and what queries rest on."""
         seeded = any(run.seeded for run in self.runs.values())
-        return (*self.broken, *((SEEDED,) if seeded else ()), *self.declared)
+        facts = dict.fromkeys(fact for facts in self.facts.values() for fact in facts)
+        return (*self.broken, *((SEEDED,) if seeded else ()), *self.declared, *facts)
 
-    def beside(self, run: Run, unit: str) -> tuple[Condition, ...]:
+    def beside(self, name: str, run: Run, unit: str) -> tuple[Condition, ...]:
         """What the file adds to what one run's guarantee for a unit rests on."""
-        broken = (*self.broken, *((SEEDED,) if run.seeded else ()))
+        broken = (*self.broken, *((SEEDED,) if run.seeded else ()), *((ALONE,) if run.opening.get("alone") else ()))
         if self.dataset is None:
-            return (*broken, *self.declared)
+            return (*broken, *self.declared, *(fact for facts in self.facts.values() for fact in facts))
         alone = (
             f"this is of the run alone: what else was asked of data set {self.dataset['dataset']!r}, also what went "
             "into the model before (a projection), is in its ledger's guarantee"
@@ -161,12 +176,22 @@ class LedgerState:
                 f", of which some protects each {' or '.join(others)} and not each {in_words(unit)}: nothing is proven "
                 "of all"
             )
-        return (*broken, Condition(alone, "assumed"))
+        return (*broken, *self.facts.get(name, ()), Condition(alone, "assumed"))
+
+    def queries_of(self, name: str) -> list[Event]:
+        """What was asked of the data for one run: of a file of one run, everything."""
+        everything = self.dataset is None
+        return [event for (_, event), run in zip(self.queries, self.askers, strict=True) if everything or run == name]
 
     @property
     def closed(self) -> bool:
         """Whether nothing can follow: a file of one run, which has ended."""
         return self.dataset is None and any(run.end is not None for run in self.runs.values())
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether all that is counted must be for one unit: a run with its queries, or what is under one cap."""
+        return self.dataset is None or self.dataset["epsilon"] is not None
 
     @property
     def _units(self) -> list[str]:
@@ -190,7 +215,7 @@ class LedgerState:
             digest, (name, figures) = found
             run = self.runs.get(name)
             if run is not None and 0 < figures[1] >= figures[2]:
-                run.release(*figures)
+                run.count_release(*figures)
                 self.follow(digest)
                 return
         content, digest = checked(line, self.head, key)
@@ -211,11 +236,14 @@ class LedgerState:
 
     def count_release(self, line: Mapping[str, Any]) -> None:
         """Add up a line that counts releases and was made a moment ago."""
-        if len(line) > _FIGURES or "attempt" in line:  # it says something beside
+        seeded, unprobed = "seeded" in line, "unprobed" in line
+        if len(line) > _FIGURES + seeded + unprobed or "attempt" in line:  # it says something beside
             self.count(line)
             return
         run = self.runs[line["run"]]
-        run.release(line["step"], line["count"], line["participations"], line["rate"], line["multiplier"])
+        run.count_release(line["step"], line["count"], line["participations"], line["rate"], line["multiplier"])
+        run.seeded |= seeded and bool(line["seeded"])
+        run.unprobed |= unprobed and bool(line["unprobed"])
 
     def count(self, content: Mapping[str, Any], digest: str = "") -> None:
         """Add up what a line says, without a place for it in the chain."""
@@ -230,7 +258,9 @@ class LedgerState:
             "run": self._add_run,
             "query": self._add_query,
             "dataset": self._add_dataset,
+            "cap": self._add_cap,
             "evidence": lambda line: self._note(self.runs[line["run"]], line),
+            "declared": self._add_facts,
             "end": lambda line: self._add_end(line, digest),
         }
         if content["kind"] not in kinds:
@@ -251,7 +281,7 @@ class LedgerState:
         run = self.runs[content["run"]]
         count = check_int("count", content["count"], least=1)
         taken = check_int("participations", content["participations"], least=0, most=count)
-        run.release(content["step"], count, taken, float(content["rate"]), float(content["multiplier"]))
+        run.count_release(content["step"], count, taken, float(content["rate"]), float(content["multiplier"]))
         run.recovered += bool(content.get("recovered"))
         run.seeded |= bool(content.get("seeded"))
         run.unprobed |= bool(content.get("unprobed"))
@@ -293,15 +323,24 @@ class LedgerState:
             raise PrivacyError("it asks something after its run has ended")
         what, event = str(content["what"]), event_from_dict(content["phase"], self.stages)
         self.queries.append((what, event))
+        self.askers.append(str(content.get("run", "")))
+        self.times.append(str(content.get("at", "")))
         if "run" in content:
             self.asked_by = str(content["run"])
         if "answer" in content:
-            self.answers.add(str(content["answer"]))
+            self.answers[str(content["answer"])] = what, event
         if "rows" in content:
             rows = check_int("rows", content["rows"], least=1)
             self.declared = *self.declared, at_most(event.unit, rows, what)
         if "broken" in content:
             self.broken = *self.broken, Condition(str(content["broken"]), "broken")
+
+    def _add_facts(self, content: Mapping[str, Any]) -> None:
+        run = str(content["run"])
+        if run in self.runs and self.runs[run].end is not None:
+            raise PrivacyError("it speaks of a run that has ended")
+        # nothing that was declared before is taken back
+        self.facts[run] = tuple(dict.fromkeys((*self.facts.get(run, ()), *read_conditions(content["conditions"]))))
 
     def _add_dataset(self, content: Mapping[str, Any]) -> None:
         if self.lines:
@@ -309,8 +348,14 @@ class LedgerState:
         named = {k: content[k] for k in ("dataset", "epsilon", "delta")}
         if not isinstance(named["dataset"], str) or not 0 < check_positive("delta", named["delta"]) < 1:
             raise PrivacyError("it names no data set and cap")
-        check_positive("epsilon", named["epsilon"])
+        if named["epsilon"] is not None:
+            check_positive("epsilon", named["epsilon"])
         self.dataset = named
+
+    def _add_cap(self, content: Mapping[str, Any]) -> None:
+        if self.dataset is None or self.dataset["epsilon"] is not None:
+            raise PrivacyError("it caps what is no data set's, or has a cap")
+        self.dataset = {**self.dataset, "epsilon": check_positive("epsilon", content["epsilon"])}
 
     def _add_end(self, content: Mapping[str, Any], digest: str) -> None:
         run = self.runs[content["run"]]

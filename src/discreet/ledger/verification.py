@@ -1,7 +1,7 @@
 """Whether a ledger is as it was written, and what it proves, from the file alone."""
 
 import json
-import tomllib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -9,13 +9,16 @@ from typing import Any
 
 from discreet import _storage as storage
 from discreet._check import check_int
+from discreet._documents import parse_json, parse_toml
 from discreet.accounting import cost
 from discreet.accounting.events import Event, in_words
 from discreet.accounting.guarantee import Condition, Guarantee, Status, guarantee, weakest
 from discreet.accounting.tuning import Tuning
 from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger import LedgerState, Run, read, same_rows, steps_in_a_pass, together, totals
+from discreet.ledger.budget import total_of
 from discreet.ledger.chain import OLD
+from discreet.ledger.extract import EXTRACT, Extract, as_of, compare_extract, read_extract
 from discreet.ledger.reading import counted_as_torn, has_hash
 from discreet.stages.conditions import guarantee_of
 from discreet.stages.plan import Plan, known_stages
@@ -30,7 +33,7 @@ class VerifiedRun:
 
     `rests_on` is what was tested of it and what was not, as the ledger has it; None where it does not say. `ended` is
     whether its ledger is closed, `files` the hashes of what it left, `lost` how many steps crashes took, `head` the
-    hash of its closing line.
+    hash of its closing line, `began` when its opening line was written.
     """
 
     run: str
@@ -47,11 +50,15 @@ class VerifiedRun:
     head: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)  # of what it was made with
     plan: Mapping[str, Any] = field(default_factory=dict)
+    began: str = ""
 
 
 @dataclass(frozen=True)
 class Verified:
-    """A ledger whose chain holds; of a run's folder, with the name of its `own` run and its files that are `absent`."""
+    """A ledger whose chain holds; of a run's folder, with the name of its `own` run and its files that are `absent`.
+
+    `extract` says of which ledger it is a part, where it is one: a run's own lines, and the total as of a date.
+    """
 
     path: str
     lines: int
@@ -65,6 +72,7 @@ class Verified:
     old: bool = False  # whether an earlier version began it
     own: str | None = None
     absent: tuple[str, ...] = ()
+    extract: Extract | None = None
 
     def run_of(self, folder: str | Path) -> VerifiedRun:
         """The run that a folder holds."""
@@ -82,6 +90,7 @@ class Verified:
         values["queries"], values["absent"] = list(self.queries), list(self.absent)
         values["runs"] = [asdict(replace(r)) | {"guarantee": json.loads(r.guarantee.to_json())} for r in self.runs]
         values["total"] = None if self.total is None else json.loads(self.total.to_json())
+        values["extract"] = None if self.extract is None else asdict(self.extract)
         return values
 
     def __str__(self) -> str:
@@ -103,11 +112,20 @@ class Verified:
                 parts.append(_in_words(run.audit))
         if self.absent:
             parts.append(f"Not there to be compared with what the run left: {', '.join(self.absent)}.")
-        if self.queries:
+        if self.queries and self.extract is None:
             parts.append(f"Also asked of the data: {', '.join(self.queries)}.")
         if self.total is not None:
-            parts.append(f"All of data set {self.dataset!r} together: {self.total}")
-        parts.append(f"Its last hash is {self.head}; keep it elsewhere, and a rewritten or shortened file will show.")
+            when = "" if self.extract is None else f" as of {self.extract.at}"
+            parts.append(f"All of data set {self.dataset!r} together{when}: {self.total}")
+        if self.extract is None:
+            parts.append(
+                f"Its last hash is {self.head}; keep it elsewhere, and a rewritten or shortened file will show."
+            )
+        else:
+            parts.append(
+                f"It is an extract of {self.extract.ledger}, with this run's own lines alone. That ledger has each of "
+                f"them, and had the hash {self.head} in its line {self.extract.lines:,}."
+            )
         return "\n\n".join(parts)
 
 
@@ -116,19 +134,20 @@ def verify(
 ) -> Verified:
     """Check a ledger's chain and re-derive its guarantees from nothing else; a PrivacyError says which line is damaged.
 
-    - `path`: a ledger, or a run's folder: then the files that the run left are compared with the hashes in its ledger;
-    - `key` also checks every line's signature;
-    - `anchor` is the hash of a line that must be in the file: the last one, as it was printed or stored in a
-      checkpoint, shows that nothing was cut off behind it;
-    - `stages` are your own bounds, noises and samplers, by class: without them a run of theirs is not re-derived, or
-      cannot be read.
+    Args:
+        path: a ledger, or a run's folder: then the files that the run left are compared with the hashes in its ledger.
+        key: also checks every line's signature.
+        anchor: the hash of a line that must be in the file: the last one, as it was printed or stored in a checkpoint,
+            shows that nothing was cut off behind it.
+        stages: your own bounds, noises and samplers, by class: without them a run of theirs is not re-derived, or
+            cannot be read.
     """
     found, folder = _verify(Path(path), key, anchor, stages, everything=True), Path(path)
     if not folder.is_dir():
         return found
     if any((folder / name).exists() for name in ("checkpoint", "end.json")):  # something was released, and must be here
         found.run_of(folder)
-    return replace(found, absent=compare_files(folder, found))
+    return replace(found, absent=compare_files(folder, found, stages))
 
 
 def verify_folder(
@@ -140,7 +159,7 @@ def verify_folder(
     """
     found = _verify(Path(folder), None, None, stages, everything=False)
     if files:
-        found = replace(found, absent=compare_files(Path(folder), found))
+        found = replace(found, absent=compare_files(Path(folder), found, stages))
     return found, found.run_of(folder)
 
 
@@ -155,7 +174,11 @@ def _verify(
         raise ConfigError(f"{file} is no ledger: {error}") from error
     if not there:
         raise ConfigError(f"{file} is no ledger: there is no such file.")
-    content, torn = read(file, key, stages)
+    extract, torn = None, b""
+    if file.name == EXTRACT:
+        content, extract = read_extract(file, key, stages)
+    else:
+        content, torn = read(file, key, stages)
     counted = counted_as_torn(content, file, torn) if torn else []
     if not content.lines:
         raise PrivacyError(f"{file} is damaged at line 1: it holds no whole line.")
@@ -174,8 +197,11 @@ def _verify(
         total, spent = None, {}
         if dataset is not None:
             unknown = () if all(made is not None for made in plans.values()) else (Condition(_UNKNOWN, "broken"),)
-            total = guarantee(content.horizon(), float(dataset["delta"]), conditions=(*content.conditions, *unknown))
-            spent = totals(content.horizon(), float(dataset["delta"]))
+            dated = () if extract is None else (as_of(extract),)
+            conditions = (*content.conditions, *unknown, *dated)
+            total = total_of(content, conditions)
+            if dataset["epsilon"] is not None:
+                spent = totals(content.horizon(), float(dataset["delta"]))
     except (ConfigError, KeyError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise PrivacyError(f"{file} describes a run that cannot be: {error}") from error
     for unit, epsilon in spent.items():
@@ -196,6 +222,7 @@ def _verify(
         total=total,
         old=content.format == OLD,
         own=own,
+        extract=extract,
     )
 
 
@@ -203,15 +230,17 @@ def _verify(
 
 
 def ledger_of(folder: Path) -> Path:
-    """The ledger that counts a folder's run: its own, or the data set's that its config names."""
-    own, config = folder / "ledger.jsonl", folder / "config.toml"
+    """The ledger that counts a folder's run: its own, or the data set's that its config names, or an extract of it."""
+    own, config, extract = folder / "ledger.jsonl", folder / "config.toml", folder / EXTRACT
     if own.exists() or not config.is_file():
         return own
     try:
-        named = tomllib.loads(storage.read_text(config)).get("run", {}).get("ledger")
+        named = parse_toml(storage.read_text(config)).get("run", {}).get("ledger")
     except (OSError, ValueError, AttributeError) as error:
         raise ConfigError(f"{config} cannot be read: {error}") from error
-    return Path(named) if isinstance(named, str) else own
+    if not isinstance(named, str):
+        return own
+    return Path(named) if os.path.lexists(named) or not extract.exists() else extract  # it was moved without the ledger
 
 
 def read_identity(folder: Path) -> tuple[str, tuple[str, ...]] | None:
@@ -220,7 +249,7 @@ def read_identity(folder: Path) -> tuple[str, tuple[str, ...]] | None:
     try:
         if not storage.is_file(path):
             return None
-        values = json.loads(storage.read_text(path))
+        values = parse_json(storage.read_text(path))
         run, attempts = values["run"], values["attempts"]
         if values["format"] != "discreet-run/1" or not run or not all(isinstance(a, str) for a in (run, *attempts)):
             raise ValueError("it names no run")
@@ -237,15 +266,17 @@ def own_run(folder: Path, content: LedgerState) -> str | None:
     if content.dataset is None:
         return next(iter(content.runs), None)
     try:
-        plan = json.loads(json.dumps(tomllib.loads(storage.read_text(folder / "plan.toml"))))
+        plan = json.loads(json.dumps(parse_toml(storage.read_text(folder / "plan.toml"))))
     except (OSError, ValueError):
         return None
     return next((name for name, run in reversed(content.runs.items()) if run.opening["plan"] == plan), None)
 
 
-def compare_files(folder: Path, found: Verified) -> tuple[str, ...]:
+def compare_files(folder: Path, found: Verified, stages: Sequence[type[Any]] = ()) -> tuple[str, ...]:
     """The files of a run that are not there; an error where one is not what the run left."""
     run = next((run for run in found.runs if run.run == found.own), None)
+    if found.extract is None and found.dataset is not None and os.path.lexists(folder / EXTRACT):
+        compare_extract(folder / EXTRACT, Path(found.path), stages)
     absent = []
     for name, left in (run.files or {}).items() if run is not None else ():
         path = folder / name
@@ -293,7 +324,7 @@ def _planned(name: str, run: Run, torn: bool, stages: Sequence[type[Any]]) -> tu
     """A run's plan and layout, if what it counts follows from them; None where a stage is not known here."""
     made = _follows(run.opening, run, stages)
     if torn:  # the line that was cut off counts for whoever wrote it
-        due = run.released == 0 or run.released - run.last >= run.in_a_pass
+        due = run.left == 0
         run.count(run.one.rate, run.stretch(run.released)[1], int(due), 1)
     if run.cheapened:
         raise PrivacyError(f"run {name} has a release that costs less than its plan says: the ledger was forged.")
@@ -305,7 +336,7 @@ def _run(name: str, content: LedgerState, made: tuple[Plan, Layout] | None, torn
     opening, recovered = run.opening, run.recovered + torn
     described = opening["plan"]
     unit = str(described.get("sampling", {}).get("unit", "example"))
-    queries = [] if content.dataset is not None else [p for _, p in content.queries]
+    queries = content.queries_of(name)
     events, same = [*run.horizon(), *queries], same_rows(run.ranks, run.rows, unit)
     if made is not None:
         proven = memory.guarantee(*made, events, weakest(same))
@@ -317,7 +348,7 @@ def _run(name: str, content: LedgerState, made: tuple[Plan, Layout] | None, torn
         proven = guarantee(events, delta, conditions=(Condition(_UNKNOWN, "broken"),), **known)
     conditions = (
         *proven.conditions,
-        *content.beside(run, run.one.unit),
+        *content.beside(name, run, run.one.unit),
         *((Condition(_UNTOLD, "assumed"),) if run.rests_on is None else run.rests_on),
         *same,
         *together(run.ranks, run.shares),
@@ -340,6 +371,7 @@ def _run(name: str, content: LedgerState, made: tuple[Plan, Layout] | None, torn
         str(end.get("hash", "")),
         {str(k): str(v) for k, v in dict(opening.get("versions", {})).items()},
         described,
+        str(opening.get("at", "")),
     )
 
 

@@ -14,8 +14,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from discreet._check import check_int
+from discreet._check import check_int, listed, shown
+from discreet._limits import within
 from discreet.errors import ConfigError, PrivacyError
+from discreet.models.finetuning import fine_tuned
 from discreet.nn import BELU, BoundedTanh, TemperedSigmoid
 
 Shape = tuple[int, ...]
@@ -28,9 +30,13 @@ _MOST_UNITS = 10**6  # in a hidden layer
 def build(name: str, shape: Sequence[int], outputs: int, **settings: Any) -> nn.Module:
     """The network of this name for examples of this shape; it takes [examples, *shape] to [examples, outputs].
 
-    `name` is one of `names()`, or `module:function`, which is imported and called with (shape, outputs, **settings).
-    Settings are the network's own, among them `activation` by name, and those of the activation. First weights come
-    from torch's generator: the same seed makes the same network.
+    First weights come from torch's generator: the same seed makes the same network.
+
+    Args:
+        name: one of `names()`, or `module:function`, which is imported and called with (shape, outputs, **settings).
+        shape: of one example.
+        outputs: how many numbers the network returns for each example.
+        settings: the network's own, among them `activation` by name, and those of the activation.
 
     >>> sum(p.numel() for p in build("cnn", (1, 28, 28), 10).parameters())
     26010
@@ -40,18 +46,24 @@ def build(name: str, shape: Sequence[int], outputs: int, **settings: Any) -> nn.
     own = isinstance(name, str) and ":" in name
     if not own and (not isinstance(name, str) or name not in _NETWORKS):
         raise ConfigError(
-            f"the model {name!r} is not one of {', '.join(_NETWORKS)}; give one of them, or module:function."
+            f"the model {shown(name)} is not one of {', '.join(_NETWORKS)}; give one of them, or module:function."
         )
     if not isinstance(shape, (tuple, list)) or not shape:
         raise ConfigError(
-            f"an example's shape is {shape!r}; it must be a tuple of whole numbers >= 1, as (1, 28, 28) or (64,)."
+            f"an example's shape is {shown(shape)}; it must be a tuple of whole numbers >= 1, as (1, 28, 28) or (64,)."
         )
     sizes = tuple(check_int("a size of an example's shape", size, least=1) for size in shape)
+    values = math.prod(sizes)
+    within("example_values", values, f"an example of shape {shown(sizes)} has {shown(values)} values")
     check_int("the number of outputs", outputs, least=1)
     if own:
         return _imported(name, sizes, outputs, settings)
     network = _NETWORKS[name]
-    return network.make(sizes, outputs, **_settings(name, network, settings))
+    make = partial(network.make, sizes, outputs, **_settings(name, network, settings))
+    with torch.random.fork_rng(devices=()), torch.device("meta"):  # counted before there is memory for it
+        count = sum(p.numel() for p in make().parameters())
+    within("parameters", count, f"the model {name} has {count:,} parameters")
+    return make()
 
 
 def names() -> dict[str, str]:
@@ -100,9 +112,10 @@ def _mlp(shape: Shape, outputs: int, *, hidden: Any, activation: Activation) -> 
     hidden_sizes = (hidden,) if isinstance(hidden, int) else hidden
     if not isinstance(hidden_sizes, (tuple, list)) or not hidden_sizes:
         raise ConfigError(
-            f"mlp's hidden is {hidden!r}; it must be the sizes of one or more hidden layers, as (32,) or (64, 32); "
+            f"mlp's hidden is {shown(hidden)}; it must be the sizes of hidden layers, as (32,) or (64, 32); "
             "or take the model linear."
         )
+    within("layers", len(hidden_sizes), f"mlp's hidden has {len(hidden_sizes):,} layers")
     sizes = [check_int("a size of mlp's hidden", size, least=1, most=_MOST_UNITS) for size in hidden_sizes]
     return _dense([math.prod(shape), *sizes, outputs], activation)
 
@@ -255,6 +268,16 @@ _NETWORKS = {
         "wide ResNet 16-4 with group norms and standardised weights (De et al. 2022)",
         {"activation": "relu"},
     ),
+    "efficientnet-lite0": _Network(
+        partial(fine_tuned, "efficientnet-lite0"),
+        "a public network trained on ImageNet, to fine-tune: head, last, lora or all (discreet[backbones])",
+        {"train": "head", "blocks": 1, "rank": 8, "side": 128},
+    ),
+    "minilm-l6": _Network(
+        partial(fine_tuned, "minilm-l6", side=None),
+        "a public network for sentences, to fine-tune: head, last, lora or all (discreet[backbones])",
+        {"train": "head", "blocks": 1, "rank": 8},
+    ),
 }
 
 _ACTIVATIONS: dict[str, tuple[Callable[..., nn.Module], tuple[str, ...]]] = {
@@ -275,7 +298,7 @@ def _settings(name: str, network: _Network, given: Mapping[str, Any]) -> dict[st
     if "activation" in chosen:
         called = chosen["activation"]
         if not isinstance(called, str) or called not in _ACTIVATIONS:
-            raise ConfigError(f"the activation is {called!r}; it must be one of {', '.join(_ACTIVATIONS)}.")
+            raise ConfigError(f"the activation is {shown(called)}; it must be one of {', '.join(_ACTIVATIONS)}.")
         kind, own = _ACTIVATIONS[called]
         chosen["activation"] = partial(kind, **{key: given[key] for key in own if key in given})
         names = *names, *own
@@ -283,7 +306,7 @@ def _settings(name: str, network: _Network, given: Mapping[str, Any]) -> dict[st
     wrong = sorted(set(given) - set(names))
     if wrong:
         raise ConfigError(
-            f"{name} has no setting {' or '.join(map(repr, wrong))}; it has {', '.join(network.settings) or 'none'}"
+            f"{name} has no setting {' or '.join(map(shown, wrong[:3]))}; it has {listed(network.settings) or 'none'}"
             f"{words}."
         )
     return chosen
@@ -296,7 +319,7 @@ def _imported(name: str, shape: Shape, outputs: int, settings: Mapping[str, Any]
         raise ConfigError(f"the model {name!r} names no function; it must be module:function, as my.networks:small.")
     try:
         function = getattr(import_module(where), called, None)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"the module {where!r} cannot be imported ({_in_a_line(error)}); its folder must be on PYTHONPATH, and "
             "what it imports installed."
@@ -307,7 +330,7 @@ def _imported(name: str, shape: Shape, outputs: int, settings: Mapping[str, Any]
         network = function(shape, outputs, **settings)
     except (ConfigError, PrivacyError):
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ConfigError(
             f"{name} failed when it was called with the shape {shape}, {outputs} outputs and the settings "
             f"{dict(settings)}: {_in_a_line(error)}"
@@ -317,5 +340,5 @@ def _imported(name: str, shape: Shape, outputs: int, settings: Mapping[str, Any]
     return network
 
 
-def _in_a_line(error: Exception) -> str:
+def _in_a_line(error: BaseException) -> str:
     return " ".join(f"{type(error).__name__}: {error}".split())

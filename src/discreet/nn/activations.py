@@ -40,6 +40,11 @@ def belu(x: Tensor, alpha: float = 1.0, beta: float = 1.0) -> Tensor:
     | -inf, inf      | -alpha, alpha + beta              | 0                     |
     | nan            | nan                               | nan                   |
 
+    Args:
+        x: of any shape.
+        alpha: the height of the tails.
+        beta: where the upper tail begins.
+
     >>> belu(torch.tensor([-math.inf, 0.5, math.inf]), alpha=1.0, beta=2.0)
     tensor([-1.0000,  0.5000,  3.0000])
     """
@@ -151,6 +156,9 @@ def bounds_of(module: nn.Module) -> Bounded | None:
 
     Known are BELU, TemperedSigmoid and BoundedTanh, and torch's Tanh, Sigmoid, Hardtanh and Softsign. A subclass may
     compute something else, and so may a module with hooks or with a `forward` of its own: for those, None.
+
+    Args:
+        module: an activation.
 
     >>> bounds_of(nn.Sigmoid())
     Bounded(low=0.0, high=1.0, slope=0.25)

@@ -24,6 +24,10 @@ def convert(model: nn.Module, *, batch_norm: Literal["keep", "group"] = "keep") 
     `batch_norm="group"` puts GroupNorm in the place of BatchNorm, which mixes examples: the largest of 32, 16, 8, 4, 2
     and 1 groups that divides the channels, weight and bias copied, statistics dropped. It is another function.
 
+    Args:
+        model: a model, which stays as it is.
+        batch_norm: "keep" leaves BatchNorm, which mixes examples, in its place; "group" puts GroupNorm there.
+
     >>> convert(nn.Sequential(nn.Embedding(9, 4), nn.GRU(4, 8, batch_first=True)))[1]
     GRU(4, 8, batch_first=True)
     """
@@ -31,21 +35,21 @@ def convert(model: nn.Module, *, batch_norm: Literal["keep", "group"] = "keep") 
         raise ConfigError(f"batch_norm is {batch_norm!r}; it must be 'keep' or 'group'.")
     model = copy.deepcopy(model)
     left: list[str] = []
-    made: dict[int, nn.Module] = {}
-    found = dict(model.named_modules(remove_duplicate=False))
-    for name, module in found.items():
-        if id(module) not in made:
-            made[id(module)] = _converted(module, name, left, group=batch_norm == "group")
+    converted: dict[int, nn.Module] = {}
+    modules = dict(model.named_modules(remove_duplicate=False))
+    for name, module in modules.items():
+        if id(module) not in converted:
+            converted[id(module)] = _converted(module, name, left, group=batch_norm == "group")
     if left:
         warnings.warn(f"convert left alone {'; '.join(left)}.", stacklevel=2)
-    for name, module in found.items():
-        replacement = made[id(module)]
+    for name, module in modules.items():
+        replacement = converted[id(module)]
         if replacement is module:
             continue
         if not name:
             return replacement
         parent, _, own = name.rpartition(".")
-        found[parent]._modules[own] = replacement
+        modules[parent]._modules[own] = replacement
     return model
 
 
@@ -87,16 +91,16 @@ def _with_same_parameters(module: Any) -> Recurrent:
     if isinstance(module, nn.RNN):
         settings["nonlinearity"] = module.nonlinearity
     kind = LSTM if isinstance(module, nn.LSTM) else GRU if isinstance(module, nn.GRU) else RNN
-    made = kind(module.input_size, module.hidden_size, **settings)
-    for name in list(made._parameters):
-        made._parameters[name] = module._parameters[name]
-    return made.train(module.training)
+    layer = kind(module.input_size, module.hidden_size, **settings)
+    for name in list(layer._parameters):
+        layer._parameters[name] = module._parameters[name]
+    return layer.train(module.training)
 
 
 def _grouped(module: Any) -> nn.GroupNorm:
     channels = int(module.num_features)
     groups = next(n for n in (32, 16, 8, 4, 2, 1) if channels % n == 0)
-    made = nn.GroupNorm(groups, channels, eps=module.eps, affine=module.affine, device="meta")
+    norm = nn.GroupNorm(groups, channels, eps=module.eps, affine=module.affine, device="meta")
     for name, parameter in module._parameters.items():
-        made._parameters[name] = parameter
-    return made.train(module.training)
+        norm._parameters[name] = parameter
+    return norm.train(module.training)

@@ -113,13 +113,13 @@ class Recurrent(nn.Module):
         for layer in range(self.num_layers):
             if layer and self.dropout and self.training:
                 sequence = F.dropout(sequence, self.dropout)
-            found = []
+            directions = []
             for suffix, path in zip(self._suffixes(layer), paths, strict=True):
                 weights = Weights(*(getattr(self, name) for name in self._names(suffix)))
                 outputs, last = recur(self.cell, sequence, [states[len(ends)] for states in first], weights, path)
-                found.append(outputs)
+                directions.append(outputs)
                 ends.append(last)
-            sequence = torch.cat(found, 2) if len(found) > 1 else found[0]
+            sequence = torch.cat(directions, 2) if len(directions) > 1 else directions[0]
         return sequence, tuple(torch.stack(states) for states in zip(*ends, strict=True))
 
     def _time_first(self, x: Tensor) -> Tensor:

@@ -29,8 +29,8 @@ class _Filter(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        known = gradients[0].nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
-        return ctx.c * torch.tanh(known / ctx.k), None, None
+        gradient = gradients[0].nan_to_num(nan=0.0, posinf=math.inf, neginf=-math.inf)
+        return ctx.c * torch.tanh(gradient / ctx.k), None, None
 
 
 def filter_gradient(x: Tensor, c: float = 1.0, k: float = 1.0) -> Tensor:
@@ -44,6 +44,11 @@ def filter_gradient(x: Tensor, c: float = 1.0, k: float = 1.0) -> Tensor:
     | finite    | c * tanh(g / k)   |
     | -inf, inf | -c, c             |
     | nan       | 0                 |
+
+    Args:
+        x: what is returned.
+        c: what no element of the gradient exceeds.
+        k: how large a gradient is when it begins to bend.
 
     >>> x = torch.zeros(3, requires_grad=True)
     >>> filter_gradient(x, c=2.0, k=2.0).backward(torch.tensor([0.5, 1e9, math.nan]))

@@ -27,14 +27,23 @@ FILES = {"000": "tanh_filter", "001": "dp_sgd", "002": "belu", "003": "three_too
 
 
 def paper(number: str) -> Paper:
-    """The experiments of a paper."""
+    """The experiments of a paper.
+
+    Args:
+        number: of the paper, as "001".
+    """
     if number not in FILES:
         raise ConfigError(f"paper {number!r} is not one of {', '.join(FILES)}.")
     return import_module(f"discreet.papers.{FILES[number]}").PAPER
 
 
 def experiment(number: str, name: str) -> Experiment:
-    """One of them, by its name."""
+    """One of them, by its name.
+
+    Args:
+        number: of the paper, as "001".
+        name: of the experiment.
+    """
     experiments = {e.name: e for e in paper(number).experiments}
     if name not in experiments:
         raise ConfigError(f"paper {number} has no experiment {name!r}; it has {', '.join(experiments)}.")

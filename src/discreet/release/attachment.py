@@ -1,6 +1,6 @@
 """`attach`: a plan on a model."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +8,7 @@ from torch import nn
 
 from discreet.distributed.fsdp import sharding_of
 from discreet.distributed.ranks import Group, facts, find
+from discreet.errors import ConfigError
 from discreet.gradients import Engine
 from discreet.gradients.engine import MEMORY
 from discreet.ledger import Ledger, named
@@ -17,7 +18,7 @@ from discreet.stages.plan import Plan
 
 
 def attach(
-    model: nn.Module,
+    model: nn.Module | Sequence[nn.Module],
     plan: Plan,
     ledger: str | Path | Ledger | None = None,
     *,
@@ -29,6 +30,7 @@ def attach(
     group: Group = None,
     noise_shares: bool = False,
     run: str | None = None,
+    assumes: Sequence[str] = (),
 ) -> Private:
     """Attach a plan to an unmodified model, and return the handle that draws batches and makes gradients private.
 
@@ -36,7 +38,8 @@ def attach(
     and then the same methods as often as the others (discreet.distributed).
 
     Args:
-        model: what is trained; it is not wrapped, and `detach()` leaves it as it was.
+        model: what is trained; it is not wrapped, and `detach()` leaves it as it was. Or several modules, whose
+            parameters are bounded and noised together, and are named by the module's place: "0.weight".
         plan: who takes part, the bound, the noise, how many steps.
         ledger: a file that counts what is released (None: in memory), or a Ledger, which can cap a whole data set.
         preflight: whether the first batch, and later ones now and then, are probed for what would break the guarantee;
@@ -51,6 +54,8 @@ def attach(
         noise_shares: whether each rank draws a share of the noise, so that no rank knows all of it.
         run: the run that is continued or begun, `private.run` of an earlier handle. Without, a file of one run
             continues it; in a data set's ledger a new run begins, unless a state is loaded before its first release.
+        assumes: what is assumed beside, in words: each is a condition of the guarantee. What the model's modules say of
+            themselves (`assumes`, a text: what public weights were trained on) is added.
 
     Returns:
         The handle: `batches`, `backward`, `guarantee`, `detach`.
@@ -60,6 +65,7 @@ def attach(
         PrivacyError: the model cannot be made private as it is, or has a plan attached already.
         BudgetExhausted: the plan's steps would spend more than its limit, or the data set's cap.
     """
+    model = _as_one(model)
     ledger = named(ledger, run)
     ranks = find(group, noise_shares=noise_shares)
     with ranks.reported():
@@ -73,9 +79,22 @@ def attach(
         if sharding is not None and sharding.passes is not None:
             engine.passes = sharding.passes
         private = Private(model, plan, ledger, preflight, seed, audit, engine, ranks, sharding)
+        private.assume(model, assumes)
     try:
         ranks.exchange("attached")
     except BaseException:
         private.detach()
         raise
     return private
+
+
+def _as_one(model: Any) -> Any:
+    """Several modules as one; anything else as it is."""
+    if not isinstance(model, Sequence) or isinstance(model, str):
+        return model
+    for i, module in enumerate(model):
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"model {i} is a {type(module).__name__}, which is no torch.nn.Module.")
+    if len({id(module) for module in model}) < len(model) or not model:
+        raise ConfigError("of several models each is given once, and one at least.")
+    return nn.ModuleList(model)

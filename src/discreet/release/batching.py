@@ -122,7 +122,10 @@ def _select(tensors: tuple[Tensor, ...], draws: Iterator[Draw], *, single: bool,
         if len(index):
             selected = []
             for tensor, start in zip(tensors, starts, strict=True):
-                selected.append(_rows(tensor, index.to(tensor.device), start))
+                places = index.to(tensor.device)
+                if start is not None:  # rows are far apart in memory: to read how each begins has the processor wait
+                    start.index_select(0, places)  # for all of them together, and not for one after the other
+                selected.append(tensor.index_select(0, places))
             rows = tuple(selected)
         else:
             rows = padding_of(tensors)
@@ -134,14 +137,6 @@ def _starts(tensor: Tensor) -> Tensor | None:
     if tensor.dim() < 2 or not tensor.numel() or tensor.device.type != "cpu" or tensor.layout != torch.strided:
         return None
     return tensor.as_strided((len(tensor),), (tensor.stride(0),))
-
-
-def _rows(tensor: Tensor, index: Tensor, starts: Tensor | None) -> Tensor:
-    """Rows of a tensor. They are far apart in memory: to read how each begins has the processor wait for all of them
-    together, and not for one after the other."""
-    if starts is not None:
-        starts.index_select(0, index)
-    return tensor.index_select(0, index)
 
 
 def padding_of(tensors: tuple[Tensor, ...]) -> tuple[Tensor, ...]:

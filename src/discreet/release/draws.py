@@ -1,5 +1,6 @@
 """From the plan's draws to the chunks that are handed out, one logical batch after the other."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +27,6 @@ class Chunk:
     first: bool
     last: bool
     microbatches: npt.NDArray[np.int64] | None = None  # which microbatch each unit belongs to, where there are any
-    norms: Tensor | None = None  # squared norms of the rows' features, where they are fixed
     indices: Draw | None = None  # of its rows
     batch: Any = None  # what was handed out
     leaves: tuple[Any, ...] | None = None  # its parts, the versions of its tensors, and digests
@@ -53,6 +53,11 @@ class Chunk:
             leaves.append((part, part._version if isinstance(part, Tensor) else 0, said.get(str(i))))
         self.batch, self.leaves = batch, tuple(leaves)
 
+    def ragged(self) -> bool:
+        """Whether rows may lie side by side in what was handed out: some tensor has not as many for each unit."""
+        tensors = [leaf for leaf, *_ in self.leaves or () if isinstance(leaf, Tensor)]
+        return any(tensor.dim() and len(tensor) % max(1, self.units) for tensor in tensors)
+
     def holds(self, batch: Any) -> bool:
         """Whether a batch is what was handed out, not written to since, or one of the same values."""
         assert self.leaves is not None
@@ -70,27 +75,30 @@ class Chunk:
 def chunks(
     steps: range,
     draw: Callable[[int], Draw],
-    assign: Callable[[int, int], npt.NDArray[np.int64] | None],
+    assign: Callable[[int, int], npt.NDArray[np.int64]] | None,
     shares: Shares,
+    handed: deque[Chunk],
     *,
     at_most: int | None,
     doubling: bool,
-) -> Iterator[tuple[Chunk, Draw]]:
-    """Each step's draw, in chunks of at most so many rows, with the rows that are to be read.
+) -> Iterator[Draw]:
+    """Each step's draw, in chunks of at most so many rows: the rows that are to be read.
 
     Args:
         steps: the steps to draw for.
         draw: who takes part in a step.
         assign: which microbatch each of so many units belongs to in a step, if there are any.
         shares: how a draw is split over ranks; all of them have as many chunks.
+        handed: where the chunks are put, in order: only rows fit through a loader.
         at_most: the most rows of a chunk.
         doubling: whether a chunk of one unit has it twice: from one alone it cannot be seen where it stands.
     """
     for step in steps:
         indices = draw(step)
-        microbatches = assign(len(indices), step)
-        mine, most = shares.split(indices, microbatches)
-        indices, microbatches = shares.rows(indices[mine]), None if microbatches is None else microbatches[mine]
+        microbatches, most = None if assign is None else assign(len(indices), step), len(indices)
+        if shares.size > 1:
+            mine, most = shares.split(indices, microbatches)
+            indices, microbatches = shares.rows(indices[mine]), None if microbatches is None else microbatches[mine]
         size = max(1, most) if at_most is None else at_most
         starts = range(0, max(1, most), size)  # as many as the rank with the largest share has
         for start in starts:
@@ -99,7 +107,8 @@ def chunks(
             chunk = Chunk(step, len(part), start == 0, start == starts[-1], some, indices=part)
             if doubling and len(part) == 1:
                 chunk.units, chunk.doubled, part = 2, True, part.repeat(2)
-            yield chunk, part
+            handed.append(chunk)
+            yield part
 
 
 class StaticFeatures:
@@ -115,36 +124,22 @@ class StaticFeatures:
             blocks = self._rows.detach().split(max(1, (1 << 24) // max(1, self._rows[0].numel())))
             self._norms = torch.cat([squared_norms(block) for block in blocks])
 
-    def norms(self, indices: Draw) -> Tensor | None:
-        """Those of some rows, if there are any, and rows have norms."""
+    def norms(self, chunk: Chunk) -> Tensor | None:
+        """Those of a chunk's rows, if there are any, and rows have norms."""
         if self._rows._version != self._version:
             raise PrivacyError(
                 "features that were said to be fixed have been written to, so their norms are no longer known; copy "
                 "what is to be changed, or leave fixed=True out."
             )
-        return self._norms[torch.from_numpy(indices)] if self._norms is not None and len(indices) else None
+        if self._norms is None or chunk.indices is None or not len(chunk.indices):
+            return None
+        return self._norms[torch.from_numpy(chunk.indices.repeat(2) if chunk.doubled else chunk.indices)]
 
 
 def same_values(one: Any, two: Any) -> bool:
     """Whether two batches have the same parts, of the same values."""
     parts, others = parts_of(one), parts_of(two)
     return len(parts) == len(others) and all(_equal_leaf(a, b) for a, b in zip(parts, others, strict=True))
-
-
-def checked_draw(drawn: Any, length: int) -> Draw:
-    """A sampler's draw, if it is a set of the data's indices: one that came twice would count twice."""
-    indices = np.asarray(drawn)
-    if indices.ndim == 1 and len(indices) == 0:
-        return np.empty(0, np.intp)
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":  # errors do not show a draw, which is secret
-        raise PrivacyError(f"the sampler drew {type(drawn).__name__}, which is no list of indices of the data.")
-    rising = bool((indices[1:] > indices[:-1]).all())  # as most draw: then the first and the last say it all
-    least, most = (indices[0], indices[-1]) if rising else (indices.min(), indices.max())
-    if least < 0 or most >= length:
-        raise PrivacyError("the sampler drew what is no list of indices of the data: one is negative, or too large.")
-    if not rising and len(np.unique(indices)) != len(indices):
-        raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
-    return indices.astype(np.intp)
 
 
 def parts_of(batch: Any) -> list[Any]:

@@ -2,6 +2,8 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import numpy.typing as npt
@@ -15,6 +17,7 @@ from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients import Engine
 from discreet.gradients.forms import KnownNorms
 from discreet.gradients.graph import now
+from discreet.release.batches import Batches
 from discreet.release.batching import Collate, Draw, PaddedCollate, length_of, load, reader
 from discreet.release.draws import Chunk, StaticFeatures, chunks
 from discreet.release.loss_function import Rows
@@ -22,6 +25,7 @@ from discreet.release.microbatches import Microbatches
 from discreet.release.private_sum import PrivateSum
 
 _END = object()  # of the batches
+NOTHING: AbstractContextManager[None] = nullcontext()
 
 
 class Loop:
@@ -51,7 +55,7 @@ class Loop:
     ) -> None:
         self._total, self._ranks, self._microbatches, self._engine = total, ranks, microbatches, engine
         self._doubling, self._check, self._opened, self._forget = doubling, check, opened, forget
-        self._open: deque[Chunk] = deque()
+        self.open: deque[Chunk] = deque()  # chunks that have been handed out and are not done
         self._iteration, self.count = 0, 0
         self._same_rows = SameRows(ranks)
         self._source: Any = None  # the data a loader of one's own reads, once its collate is made
@@ -63,28 +67,28 @@ class Loop:
     @property
     def is_open(self) -> bool:
         """Whether a chunk has been handed out and is not done."""
-        return bool(self._open)
+        return bool(self.open)
 
     def current(self) -> Chunk:
         """The chunk whose losses are due."""
-        if not self._open:
+        if not self.open:
             raise PrivacyError(
                 "there is no open batch: each batch takes one private.backward(losses), and batches come from "
                 "private.batches(data)."
             )
-        return self._open[0]
+        return self.open[0]
 
     def begin(self) -> int:
         """Forget whatever batch was open: one iteration at a time owns the logical batch."""
         self._iteration += 1
-        self._open.clear()
+        self.open.clear()
         self._forget()
         return self._iteration
 
     def reopen(self, chunk: Chunk) -> None:
         """Have this chunk open in place of all others: it, or a part of it, is taken again."""
-        self._open.clear()
-        self._open.append(chunk)
+        self.open.clear()
+        self.open.append(chunk)
         self._opened(chunk, None)
 
     def pieces(self, chunk: Chunk, size: int) -> Iterator[tuple[Chunk, Any]]:
@@ -101,7 +105,7 @@ class Loop:
     def done(self, chunk: Chunk) -> None:
         """A chunk's examples are added."""
         chunk.done = True
-        self._open.popleft()
+        self.open.popleft()
         self.since = now()
 
     # --- drawing and handing out -------------------------------------------------------------------------------------
@@ -116,32 +120,25 @@ class Loop:
         fixed: bool,
         sharded: bool,
         **options: Any,
-    ) -> Iterator[Any]:
+    ) -> Batches:
         """See Private.batches."""
         with self._ranks.reported():
             shares = self._shares(length_of(data), sharded)
             self._total.plan.sampling.check_length(shares.length)
         self._announce(shares.length, steps, at_most, None if sharded else data)
-        drawn = self._draw(shares, steps, at_most)
-        handed: deque[Chunk] = deque()
         features = StaticFeatures(data, collate_fn) if fixed else None
-
-        def draws() -> Iterator[Draw]:
-            for chunk, indices in drawn:
-                if features is not None:
-                    chunk.norms = features.norms(indices)
-                handed.append(chunk)
-                yield indices
-
-        self.rows = Rows(*reader(data, collate_fn))
-        loaded = load(data, draws(), collate_fn=collate_fn, fixed=fixed, **options)
-        return self._hand_out(loaded, handed, self.begin())
+        handed: deque[Chunk] = deque()
+        draws = self._draw(shares, steps, at_most, handed)
+        self.rows = Rows.of(*reader(data, collate_fn))
+        loaded = load(data, draws, collate_fn=collate_fn, fixed=fixed, **options)
+        left = self._total.remaining if steps is None else min(self._total.remaining, steps)
+        return Batches(self._hand_out(loaded, handed, features, self.begin()), None if at_most is not None else left)
 
     def collate(self, data: Any, collate_fn: Collate | None) -> Collate:
         """A collate function for a loader of one's own, for which an empty draw is one padding row."""
         self._total.plan.sampling.check_length(length_of(data))
         self._source = data
-        self.rows = Rows(*reader(data, collate_fn))
+        self.rows = Rows.of(*reader(data, collate_fn))
         return PaddedCollate(collate_fn or torch.utils.data.default_collate, data[0])
 
     def lists(self, steps: int | None, ahead: int) -> Iterator[list[int]]:
@@ -155,23 +152,25 @@ class Loop:
         self.since = now()
         shares = self._shares(length_of(self._source), sharded=False)
         self._announce(shares.length, steps, None, self._source)
-        drawn = self._draw(shares, steps, None)
+        handed: deque[Chunk] = deque()
+        drawn = self._draw(shares, steps, None, handed)
         while True:
+            self._check()
             if iteration != self._iteration:
                 raise PrivacyError("this loop was replaced by a later one; use the later one.")
-            if len(self._open) > ahead:
+            if len(self.open) > ahead:
                 self.begin()
                 raise PrivacyError(
                     "a batch was drawn, but private.backward(losses) was not called for it before the next was asked "
                     "for; call it for every batch. If the loader has workers that draw ahead, say how far: "
                     "private.batch_sampler(ahead=num_workers * prefetch_factor)."
                 )
-            try:
-                chunk, indices = next(drawn)
-            except StopIteration:
+            indices = next(drawn, None)
+            if indices is None:
                 return
+            chunk = handed.popleft()
             chunk.since = self.since
-            self._open.append(chunk)
+            self.open.append(chunk)
             self._opened(chunk, None)
             rows: list[int] = indices.tolist()
             yield rows
@@ -195,28 +194,26 @@ class Loop:
             self._ranks.agree("private.batches", counted)
             self._total.rows = "parts" if data is None else self._same_rows.compare(data)
 
-    def _draw(self, shares: Shares, steps: int | None, at_most: int | None) -> Iterator[tuple[Chunk, Draw]]:
+    def _draw(self, shares: Shares, steps: int | None, at_most: int | None, handed: deque[Chunk]) -> Iterator[Draw]:
+        """The rows of each chunk to be read; the chunks themselves are put into `handed`."""
         left, first = self._total.remaining, self._total.released
         left = left if steps is None else min(left, check_int("steps", steps, least=0))
         if at_most is not None:
             check_int("at_most", at_most, least=1)
-
-        def draw(step: int) -> Draw:
-            self._check()
-            return self._total.draw(shares.length, step)
-
+        draw, assign = partial(self._total.draw, shares.length), self._microbatch_of if self._microbatches else None
         planned = range(first, first + left)
-        return chunks(planned, draw, self._microbatch_of, shares, at_most=at_most, doubling=self._doubling)
+        return chunks(planned, draw, assign, shares, handed, at_most=at_most, doubling=self._doubling)
 
-    def _microbatch_of(self, units: int, step: int) -> npt.NDArray[Any] | None:
+    def _microbatch_of(self, units: int, step: int) -> npt.NDArray[Any]:
         """A secret, uniformly random microbatch for each unit of a draw, each independently."""
-        if self._microbatches is None:
-            return None
+        assert self._microbatches is not None
         return self._total.root.stream("microbatches", step).below(self._microbatches.count, units)
 
-    def _hand_out(self, loaded: Iterator[Any], handed: deque[Chunk], iteration: int) -> Iterator[Any]:
+    def _hand_out(
+        self, loaded: Iterator[Any], handed: deque[Chunk], features: StaticFeatures | None, iteration: int
+    ) -> Iterator[Any]:
         while True:
-            with self._ranks.reported():
+            with NOTHING if self._ranks.alone else self._ranks.reported():
                 batch: Any = next(loaded, _END)
             if batch is _END:
                 return
@@ -226,12 +223,13 @@ class Loop:
                 )
             self._check()
             chunk = handed.popleft()
+            norms = None if features is None else features.norms(chunk)
             chunk.since = now()
-            self._open.clear()
-            self._open.append(chunk)
+            self.open.clear()
+            self.open.append(chunk)
             self._opened(chunk, batch)
-            if chunk.norms is not None:
-                self._engine.known_norms = KnownNorms(batch if isinstance(batch, Tensor) else batch[0], chunk.norms)
+            if norms is not None:
+                self._engine.known_norms = KnownNorms(batch if isinstance(batch, Tensor) else batch[0], norms)
             try:
                 yield batch
             finally:

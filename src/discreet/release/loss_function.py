@@ -1,16 +1,15 @@
 """A loss that the library can call: for a batch, for some of its rows, or for one row in a batch of its own."""
 
-import math
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from discreet.errors import PrivacyError
 from discreet.release.batching import Collate
+from discreet.release.preflight.model_state import contents, digests
 
 LossFn = Callable[[Any], Tensor]
 
@@ -19,14 +18,30 @@ OWN = object()  # the mark of losses that the library's own loop computes
 
 @dataclass(frozen=True)
 class Rows:
-    """How rows are read by their number, and how a batch is made of some."""
+    """How rows are read by their number, and how a batch is made of some; what `collate` held before it made any."""
 
     row: Callable[[int], Any]
     collate: Collate
+    held: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, row: Callable[[int], Any], collate: Collate) -> "Rows":
+        """Before any batch is made."""
+        rows = cls(row, collate)
+        return replace(rows, held=digests(contents({"collate": collate}, rows.data)))
 
     def batch(self, numbers: Iterable[int]) -> Any:
         """The batch of these rows."""
         return self.collate([self.row(int(number)) for number in numbers])
+
+    @property
+    def data(self) -> list[Any]:
+        """The data set that they are read from, and those that it is made of."""
+        found, source = [], getattr(self.row, "__self__", None)
+        while source is not None and all(source is not other for other in found):
+            found.append(source)
+            source = getattr(source, "dataset", None)
+        return found
 
 
 @dataclass(frozen=True)
@@ -68,28 +83,3 @@ def without_autocast(devices: Iterable[tuple[str, torch.dtype]]) -> Generator[No
         for device, _ in devices:
             stack.enter_context(torch.autocast(device, enabled=False))
         yield
-
-
-def check_losses(losses: Tensor, rows: int) -> None:
-    """Raise unless there is one loss for each row."""
-    if not isinstance(losses, Tensor) or losses.shape != (rows,) or not losses.is_floating_point():
-        raise PrivacyError(  # without the number of rows: how many were drawn is private
-            f"the losses {_in_words(losses)}; one loss for each row of the batch is needed. Use reduction='none', "
-            "and sum or average over everything but the first dimension."
-        )
-
-
-def _in_words(losses: Any) -> str:
-    """What is wrong with losses, without a size."""
-    if not isinstance(losses, Tensor):
-        return f"are {type(losses).__name__} and no tensor"
-    if not losses.is_floating_point():
-        return f"are {losses.dtype}"
-    if losses.dim() == 1:
-        return "have shape (n,), and n is not the number of rows"
-    return f"have {losses.dim()} dimensions" if losses.dim() else "have shape ()"
-
-
-def finite(losses: Tensor) -> Tensor | None:
-    """Which losses are finite, or None: all of them."""
-    return None if math.isfinite(losses.sum().item()) else losses.isfinite()

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from discreet.gradients import UnitGradients
 from discreet.gradients.forms import Materialised, PerExampleGrad, parts, sum_dtype
@@ -14,7 +14,7 @@ from discreet.gradients.forms import Materialised, PerExampleGrad, parts, sum_dt
 class Microbatches:
     """`count` microbatches of about `size` units each; which unit goes where must not depend on the data."""
 
-    def __init__(self, parameters: Mapping[str, nn.Parameter], count: int, size: int) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor], count: int, size: int) -> None:
         self.count, self._size, self._parameters = count, size, parameters
         self._means: dict[str, Tensor] = {}
 

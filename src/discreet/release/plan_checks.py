@@ -3,10 +3,25 @@
 from collections.abc import Sequence
 from typing import Any
 
-from discreet.errors import ConfigError
+from discreet.accounting import cost
+from discreet.accounting.events import Event, check_units
+from discreet.errors import BudgetExhausted, ConfigError
 from discreet.stages.noise.discrete import LARGEST
 from discreet.stages.plan import Plan
 from discreet.stages.sensitivity import GRID, Block, Layout
+
+
+def check_budget(plan: Plan, layout: Layout, queries: Sequence[Event]) -> None:
+    """Refuse a plan that would spend more than its limit, together with what was asked of the data before."""
+    if plan.epsilon is None:
+        return
+    check_units(plan.sampling.contract().unit, queries)
+    spent = cost([*plan.events(layout), *queries], plan.delta, plan.tuning).epsilon
+    if spent > plan.epsilon:
+        raise BudgetExhausted(
+            f"the plan's {plan.steps:,} steps would spend epsilon {spent:.4g}, more than its limit {plan.epsilon:g}; "
+            "use discreet.calibrate to solve for noise, steps or batch size."
+        )
 
 
 def check_contract(plan: Plan, layout: Layout, state: Any) -> None:

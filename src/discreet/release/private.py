@@ -6,13 +6,12 @@ counted, the noise added and `p.grad` assigned. Everything else here is what a s
 """
 
 import warnings
-from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
+import torch
 from torch import Tensor, nn
 
 from discreet._check import check_int
@@ -20,26 +19,26 @@ from discreet.accounting.guarantee import Condition
 from discreet.distributed.fsdp import Sharding
 from discreet.distributed.ranks import ALONE, Ranks
 from discreet.errors import ConfigError, PrivacyError
-from discreet.gradients import Engine, UnitGradients
+from discreet.gradients import Engine
 from discreet.gradients.forms import STORED
 from discreet.gradients.refusals import Inseparable
 from discreet.ledger import Ledger
+from discreet.release.batches import Batches, Looped
 from discreet.release.batching import Collate
 from discreet.release.chunk_size import ran_out
 from discreet.release.draws import Chunk
-from discreet.release.guards import ParameterGuard, refuse_unmanaged, trainable
-from discreet.release.loop import BatchSampler, Loop
-from discreet.release.loss_function import LossFn, LossOfRows, autocast_on, check_losses, finite, without_autocast
+from discreet.release.guards import ParameterGuard, check_losses, refuse_unmanaged, refuse_written, trainable
+from discreet.release.loop import NOTHING, BatchSampler, Loop
+from discreet.release.loss_function import LossFn, LossOfRows, autocast_on, without_autocast
 from discreet.release.microbatches import Microbatches
-from discreet.release.preflight.evidence import Evidence
+from discreet.release.preflight.evidence import HANDED_OUT, Evidence
 from discreet.release.preflight.model_state import Snapshot
 from discreet.release.preflight.watch import Preflight
 from discreet.release.private_sum import PrivateSum
-from discreet.release.session import Session
 from discreet.stages.plan import Plan
 
 
-class Private(Session):
+class Private(Looped):
     """What `attach` returns. One object owns the current logical batch; nothing of it is on the model."""
 
     def __init__(
@@ -59,7 +58,7 @@ class Private(Session):
         self._engine = Engine(model) if engine is None else engine
         self._parameters = trainable(model)
         self._devices = {"cpu", *(p.device.type for p in self._parameters.values())}
-        used = self._engine.parameters  # the same, but where they are sharded
+        used = self._engine.layout  # the same, but where they are sharded or complex
         self._microbatches, count = None, plan.sampling.batch_size
         size = plan.mechanism.microbatch
         if size > 1:
@@ -85,10 +84,15 @@ class Private(Session):
         sharded = self._passes is not None
         testable = not sharded and self._gate is None
         self._preflight = Preflight(
-            model, self._aggregate.root, ranks, on=preflight, testable=testable, sharded=sharded
+            model, self._aggregate.root, ranks, on=preflight, testable=testable, sharded=sharded, steps=plan.steps
         )
-        self._guard = ParameterGuard(model, used)
-        told: dict[str, Any] = {"check": self._check_attached, "opened": self._opened, "forget": self._clear}
+        self._own = self._aggregate.told(HANDED_OUT)
+        self._guard = ParameterGuard(model, self._engine.parameters, ranks)
+        self._versions: list[int] = []  # of the parameters, when the open batch began
+        self._alone = ranks.alone and sharding is None
+        self._special = sharded or self._gate is not None or self._microbatches is not None
+        opened = self._preflight.handed_out if self._gate is None else self._opened
+        told: dict[str, Any] = {"check": self._guard.check, "opened": opened, "forget": self._clear}
         self._loop = Loop(self._aggregate, ranks, self._microbatches, self._engine, doubling=sharded, **told)
         if self._passes is not None:
             self._passes.watch(lambda: self._loop.is_open)
@@ -106,7 +110,7 @@ class Private(Session):
         pin_memory: bool = False,
         fixed: bool = False,
         sharded: bool = False,
-    ) -> Iterator[Any]:
+    ) -> Batches:
         """The plan's remaining steps, one logical batch each, drawn by its sampler.
 
         An empty draw yields one padding row, which contributes nothing. Where several ranks train together, each gets
@@ -124,7 +128,7 @@ class Private(Session):
                 them, and a draw of all rows is not copied.
             sharded: says that `data` is this rank's own part; its share of a draw are those who are in it.
         """
-        self._check_attached()
+        self._guard.check()
         options: dict[str, Any] = {"num_workers": num_workers, "pin_memory": pin_memory}
         return self._loop.batches(data, steps, at_most, collate_fn, fixed=fixed, sharded=sharded, **options)
 
@@ -144,68 +148,79 @@ class Private(Session):
         Returns:
             True when the logical batch is complete and released.
         """
-        self._check_attached()
-        chunk = self._loop.current()
+        self._guard.check()
+        chunk = self._loop.open[0] if self._loop.open else self._loop.current()
         if isinstance(losses, Tensor) or not callable(losses):
             if batch is not None:
                 raise ConfigError("the losses came as a tensor; leave the batch out, or give a function and the batch.")
-            self._preflight.losses_came(chunk)
-            return self._without_autocast(losses, chunk)
+            if "tensors" not in self._preflight.evidence.sources:
+                self._preflight.losses_came(chunk)
+            return self._step(losses, chunk)
         if batch is None:
             raise ConfigError("private.backward(loss_fn, batch) needs the batch that was handed out.")
         return self._by_function(losses, batch, chunk)
 
     def _step(self, losses: Tensor | None, chunk: Chunk) -> bool:
-        """Bound the gradients of a chunk's losses, add them, and release when all is there (None: rows one by one)."""
-        if self._ranks.alone and self._sharding is None:
+        """Add a chunk's examples, and release when the logical batch is complete; None: the rows come one by one."""
+        if any(map(torch.is_autocast_enabled, self._devices)):  # norms and sums are taken in full
+            with without_autocast(autocast_on(self._devices)):
+                return self._step(losses, chunk)
+        with NOTHING if self._alone else self._together(losses):
             self._take(losses, chunk)
-        else:
-            gathered = _NOTHING if self._sharding is None or losses is None else self._sharding.opened(losses)
-            with self._ranks.reported(), gathered:  # sharded parameters, as they are needed
-                self._take(losses, chunk)
         if not chunk.last:
-            if self._sharding is not None:  # or a rank would wait in the next forward pass
-                self._ranks.exchange(f"the next chunk of step {chunk.step}")
-            return False
-        try:
-            self._preflight.agree(f"release of step {self.released} in loop {self._loop.count}", self._parameters)
-        except BaseException:
-            self._loop.begin()
-            raise
+            return self._wait(chunk)
+        if not self._ranks.alone:
+            self._agree()
         notes = {} if self._preflight.agreed else {"unprobed": True}
-        released = self._aggregate.release(self._rests_on(), **notes)
+        rests_on = self._conditions() if self._aggregate.on_disk and self._preflight.has_news() else None
+        released = self._aggregate.release(rests_on, **notes)  # counted in the ledger, and only then noised
         for name, gradient in released.items():
-            self._assign(name, gradient)
+            parameter = self._parameters[name]
+            if gradient.dtype != parameter.dtype:
+                parts = torch.view_as_complex(gradient.contiguous()) if parameter.is_complex() else gradient
+                gradient = parts.to(parameter.dtype)
+            parameter.grad = gradient if self._sharding is None else self._sharding.shard(name, gradient)
         return True
 
     def _take(self, losses: Tensor | None, chunk: Chunk) -> None:
-        """Check a chunk's losses and add its examples."""
-        self._check_step(losses, chunk)
-        if chunk.units:
-            self._add(losses, chunk)
-        elif self._passes is not None:
-            self._passes.follow()
-            self._aggregate.add_nothing()
-        self._chunk_done(chunk)
+        """Check that losses and model are as a step needs them, and add the chunk's examples."""
+        sound = None if losses is None else check_losses(losses, max(1, chunk.units))
+        versions = self._guard.check_model()
+        if chunk.first:
+            self._versions = versions
+            self._aggregate.clear()
+            for parameter in self._parameters.values():
+                parameter.grad = None
+        elif versions != self._versions:
+            self._loop.begin()
+            refuse_written()
+        try:
+            if losses is None or self._special or self._singly or not (chunk.units and chunk.first and chunk.last):
+                self._add_specially(losses, sound, chunk)
+            else:
+                self._add(losses, sound, chunk)
+        except BaseException as error:
+            if not self._recovered(error, losses, chunk):
+                raise
+        self._loop.done(chunk)
 
-    def _add_batch(self, losses: Tensor, chunk: Chunk) -> None:
+    def _add(self, losses: Tensor, sound: Tensor | None, chunk: Chunk) -> None:
         """Each example's gradient, taken apart, bounded and added."""
-        probe = chunk.first and chunk.probed
-        plain = self._preflight.plain(losses, self._engine) if self._preflight.sums_are_due else None
-        since = max(chunk.since, self._loop.since)
-        gradients = self._engine.gradients(losses, chunk.units, since=since, probe=probe, measure=self._measure)
+        plain = self._preflight.plain(losses, self._engine) if self._preflight.first_batch else None
+        probe, since = chunk.first and chunk.probed, max(chunk.since, self._loop.since)
+        options: dict[str, Any] = {"since": since, "probe": probe, "ragged": chunk.ragged}
+        gradients = self._engine.gradients(losses, chunk.units, measure=self._measure, **options)
         if gradients.unmanaged_leaves:
             refuse_unmanaged(gradients, self._model, self._sharded_names)
         if plain is not None:
             self._preflight.compare_sums(gradients, plain)
         if self._engine.fresh:
             self._preflight.test_structure(self._engine, self._loss, chunk, self._clear_gate)
-        sound = finite(losses.detach())
-        if chunk.doubled:
-            sound = losses.detach().isfinite()
-            sound[1] = False
-        self._add_units(gradients, sound, chunk.microbatches)
-        if self._preflight.wants_replay:
+        if chunk.microbatches is None or self._microbatches is None:
+            self._aggregate.add(gradients, sound)
+        else:
+            self._microbatches.add_sound(gradients, sound, chunk.microbatches)
+        if self._preflight.first_batch:
             del gradients, plain  # a replay needs room
             self._preflight.replay(chunk.units)
 
@@ -219,39 +234,20 @@ class Private(Session):
             ahead: how many batches the loader draws before they are used: num_workers times prefetch_factor (2 unless
                 you say otherwise). A batch that is skipped is noticed by it.
         """
-        self._check_attached()
+        self._guard.check()
         return BatchSampler(self._loop, steps, check_int("ahead", ahead, least=0))
 
     def collate(self, data: Any, collate_fn: Collate | None = None) -> Collate:
         """A collate function for your own DataLoader, for which an empty draw is one padding row."""
         return self._loop.collate(data, collate_fn)
 
-    def _clear(self) -> None:
-        """Forget what has been summed, and how the first layer's rows were measured."""
-        self._engine.known_norms = None
-        if self._passes is not None:
-            self._passes.forget()
-        self._clear_sums()
-
-    def _clear_sums(self) -> None:
-        self._aggregate.clear()
-        if self._microbatches is not None:
-            self._microbatches.clear()
-
-    def _opened(self, chunk: Chunk, batch: Any) -> None:
-        """A batch is handed out: whatever the model made before does not belong to it."""
-        self._guard.check_modes()
-        if self._gate is not None:
-            self._gate.clear()
-        self._preflight.handed_out(chunk, batch)
-
     def backward_of(self, losses: Tensor, loss_fn: LossFn, batch: Any) -> bool:
         """`backward` where another loop has computed the losses of the batch already, with this function."""
-        self._check_attached()
+        self._guard.check()
         chunk = self._loop.current()
         self._test(loss_fn, batch, chunk)
         try:
-            return self._without_autocast(losses, chunk)
+            return self._step(losses, chunk)
         finally:
             self._loss = None
 
@@ -263,7 +259,8 @@ class Private(Session):
             self._loop.begin()
             raise
         if self._loop.rows is not None and self._passes is None:
-            self._loss = LossOfRows(loss_fn, self._loop.rows, autocast_on(self._devices))
+            on = autocast_on(self._devices) if any(map(torch.is_autocast_enabled, self._devices)) else ()
+            self._loss = LossOfRows(loss_fn, self._loop.rows, on)
 
     def _by_function(self, loss_fn: LossFn, batch: Any, chunk: Chunk) -> bool:
         """The losses of a batch, and their gradients; in pieces where it does not fit."""
@@ -273,9 +270,9 @@ class Private(Session):
             while True:
                 try:
                     if size >= chunk.units or self._loop.rows is None or self._singly:
-                        with self._ranks.reported():
+                        with NOTHING if self._alone else self._ranks.reported():
                             losses = None if self._singly and chunk.units else loss_fn(batch)
-                        return self._without_autocast(losses, chunk)
+                        return self._step(losses, chunk)
                     return self._in_pieces(loss_fn, chunk, size)
                 except (RuntimeError, MemoryError) as error:
                     alone = self._ranks.alone and self._passes is None and self._loop.rows is not None
@@ -283,7 +280,7 @@ class Private(Session):
                     if not ran_out(error) or not again or size == 1:  # what was counted is never counted again
                         raise
                     size = self._fits = max(1, min(size, chunk.units) // 2)
-                    self._clear_sums()
+                    self._clear()
                     self._loop.reopen(chunk)
         finally:
             self._loss = None
@@ -292,42 +289,8 @@ class Private(Session):
         """A chunk a few rows at a time, each read again."""
         released = False
         for piece, batch in self._loop.pieces(chunk, size):
-            released = self._without_autocast(loss_fn(batch), piece)
+            released = self._step(loss_fn(batch), piece)
         return released
-
-    def _without_autocast(self, losses: Tensor | None, chunk: Chunk) -> bool:
-        """The step with norms and sums in full, wherever this is called."""
-        on = autocast_on(self._devices)
-        with without_autocast(on) if on else _NOTHING:
-            return self._step(losses, chunk)
-
-    def _add(self, losses: Tensor | None, chunk: Chunk) -> None:
-        """Add a chunk's examples in the way its model allows; where that fails, the whole batch is given up."""
-        if not (chunk.first and chunk.last):
-            self._preflight.several_passes()
-        try:
-            if losses is None or self._singly:
-                self._add_singly(chunk, forward=losses is not None)
-            elif self._gate is not None:  # the bound works inside the network: what comes out is bounded already
-                bounded = self._gate.sums(losses, chunk.units)
-                self._preflight.replay(chunk.units)
-                self._aggregate.add_bounded(bounded)
-            else:
-                self._add_batch_or_singly(losses, chunk)
-        except BaseException as error:  # part of it may have been added
-            if not ran_out(error):  # or it may be taken again, in smaller pieces
-                self._loop.begin()
-            raise
-
-    def _add_batch_or_singly(self, losses: Tensor, chunk: Chunk) -> None:
-        try:
-            self._add_batch(losses, chunk)
-        except Inseparable as error:
-            if not self._preflight.tested_now(self._loss, chunk, self._clear_gate):
-                raise
-            self._singly = True
-            warnings.warn(_SINGLY.format(error), stacklevel=2)
-            self._add_singly(chunk, forward=True)
 
     def _add_singly(self, chunk: Chunk, *, forward: bool) -> None:
         """Each row in a batch of its own: exact for any model, and slow; after a `forward` pass of all rows or not."""
@@ -340,68 +303,105 @@ class Private(Session):
             if before is not None and place:
                 before.restore()
             loss = self._loss.alone(int(number))
-            check_losses(loss, 1)
+            sound = check_losses(loss, 1)
             gradients = self._engine.gradients(loss, 1, since=chunk.since, measure=self._measure)
             if gradients.unmanaged_leaves:
                 refuse_unmanaged(gradients, self._model, self._sharded_names)
-            mine = None if chunk.microbatches is None else chunk.microbatches[place : place + 1]
-            self._add_units(gradients, finite(loss.detach()), mine)
+            if self._microbatches is None:
+                self._aggregate.add(gradients, sound)
+            elif chunk.microbatches is not None:
+                self._microbatches.add_sound(gradients, sound, chunk.microbatches[place : place + 1])
         if before is not None and forward:
             before.restore()
 
-    def _add_units(
-        self, gradients: UnitGradients, sound: Tensor | None, microbatches: npt.NDArray[np.int64] | None
-    ) -> None:
-        """Add the units' gradients to the sums, or to their microbatches."""
-        if self._microbatches is None:
-            self._aggregate.add(gradients, sound)
-            return
-        assert microbatches is not None
-        self._microbatches.add_sound(gradients, sound, microbatches)
+    # --- what only some runs have: several ranks, shards, microbatches, a bound inside the network --------------------
 
-    def _chunk_done(self, chunk: Chunk) -> None:
-        """A chunk's examples are added; of the last one, the microbatches' means, too."""
-        self._loop.done(chunk)
+    def _add_specially(self, losses: Tensor | None, sound: Tensor | None, chunk: Chunk) -> None:
+        """Add a chunk's examples where there is more to it than taking their gradients apart."""
+        if self._microbatches is not None and chunk.first:
+            self._microbatches.clear()
+        if not (chunk.first and chunk.last) and chunk.units:
+            self._preflight.several_passes()
+        if not chunk.units:
+            if self._passes is not None:
+                self._passes.follow()
+                self._aggregate.add_nothing()
+        elif losses is None or self._singly:
+            self._add_singly(chunk, forward=losses is not None)
+        elif self._gate is not None:  # the bound works inside the network: what comes out is bounded already
+            bounded = self._gate.sums(losses, chunk.units)
+            self._preflight.replay(chunk.units)
+            self._aggregate.add_bounded(bounded)
+        else:
+            if chunk.doubled:
+                sound = losses.detach().isfinite()
+                sound[1] = False
+            self._add(losses, sound, chunk)
         if chunk.last and self._microbatches is not None:
             means = self._microbatches.share(self._ranks.rank, self._ranks.size)
             if means is not None:
                 self._aggregate.add(means)
 
-    def _assign(self, name: str, gradient: Tensor) -> None:
-        """Have a parameter's private gradient as its `grad`, in its own type."""
-        parameter = self._parameters[name]
-        gradient = gradient if gradient.dtype == parameter.dtype else gradient.to(parameter.dtype)
-        parameter.grad = gradient if self._sharding is None else self._sharding.shard(name, gradient)
-
-    # --- what a step is checked for ----------------------------------------------------------------------------------
-
-    def _check_attached(self) -> None:
-        self._aggregate.check_process()
-        self._ranks.check()
-        self._guard.check()
-
-    def _check_step(self, losses: Tensor | None, chunk: Chunk) -> None:
-        """Raise unless losses and model are as a step needs them; the first chunk begins the sums."""
-        if losses is not None:
-            check_losses(losses, max(1, chunk.units))
-        self._guard.check_parameters()
-        self._guard.check_modes()
-        if chunk.first:
-            self._guard.note_versions()
-        elif self._guard.written_to():
+    def _recovered(self, error: BaseException, losses: Tensor | None, chunk: Chunk) -> bool:
+        """Whether a chunk that failed could be added row by row after all; if not, the whole batch is given up."""
+        together = losses is not None and not self._singly and self._gate is None
+        try:
+            inseparable = isinstance(error, Inseparable) and together
+            if inseparable and self._preflight.tested_now(self._loss, chunk, self._clear_gate):
+                self._singly = True
+                warnings.warn(_SINGLY.format(error), stacklevel=2)
+                self._add_singly(chunk, forward=True)
+                return True
+        except BaseException:
             self._loop.begin()
-            raise PrivacyError(
-                "the model's parameters changed between two chunks of one batch; step the optimizer only when "
-                "private.backward(losses) returns True. Nothing was released."
-            )
-        if chunk.first:
-            self._clear_sums()
-            for parameter in self._parameters.values():
-                parameter.grad = None
+            raise
+        if not ran_out(error):  # part of it may have been added; or it may be taken again, in smaller pieces
+            self._loop.begin()
+        return False
+
+    @contextmanager
+    def _together(self, losses: Tensor | None) -> Generator[None]:
+        """Within, what fails on one rank fails on all, and sharded parameters are there as they are needed."""
+        gathered = NOTHING if self._sharding is None or losses is None else self._sharding.opened(losses)
+        with self._ranks.reported(), gathered:
+            yield
+
+    def _wait(self, chunk: Chunk) -> bool:
+        """More of the logical batch is to come: ranks with shards go on together, or one would wait in a pass."""
+        if self._sharding is not None:
+            self._ranks.exchange(f"the next chunk of step {chunk.step}")
+        return False
+
+    def _agree(self) -> None:
+        """Have all ranks say that this step is summed, and whether isolation was tested."""
+        place = f"release of step {self.released} in loop {self._loop.count}"
+        try:
+            self._preflight.agree(place, self._parameters)
+        except BaseException:
+            self._loop.begin()
+            raise
+
+    def _clear(self) -> None:
+        """Forget what has been summed, and how the first layer's rows were measured."""
+        self._engine.known_norms = None
+        if self._passes is not None:
+            self._passes.forget()
+        self._aggregate.clear()
+        if self._microbatches is not None:
+            self._microbatches.clear()
+
+    def _opened(self, chunk: Chunk, batch: Any) -> None:
+        """A batch is handed out: whatever the model made before does not belong to it."""
+        self._clear_gate()
+        self._preflight.handed_out(chunk, batch)
 
     def _clear_gate(self) -> None:
         if self._gate is not None:
             self._gate.clear()
+
+    def check_attached(self) -> None:
+        """Raise a PrivacyError unless the plan is attached still, and in this process."""
+        self._guard.check()
 
     # --- what is proven, and the end -----------------------------------------------------------------------------
 
@@ -416,16 +416,17 @@ class Private(Session):
         return self._preflight.evidence
 
     def _conditions(self) -> list[Condition]:
-        return self._preflight.conditions(earlier=self._aggregate.unprobed)
+        return self._preflight.conditions(earlier=self._aggregate.unprobed, own=self._own)
 
-    def _rests_on(self) -> list[Condition] | None:
+    def _rests_on(self) -> Sequence[Condition] | None:
         """The conditions for the ledger, where what was seen has changed."""
-        return self._conditions() if self._preflight.has_news() and self._aggregate.on_disk else None
+        return self.rests_on if self._preflight.has_news() and self._aggregate.on_disk else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.check_state_dict(state)
         self._loop.begin()
         super().load_state_dict(state)
+        self._own &= self._aggregate.told(HANDED_OUT)
 
     def detach(self) -> None:
         """Take the plan off the model: it is as it was. The guarantee of what was released can still be read."""
@@ -433,7 +434,7 @@ class Private(Session):
             return
         self._loop.begin()
         self._aggregate.close()
-        self._guard.release()
+        self._guard.detach()
         self._preflight.remove()
         if self._gate is not None:
             self._gate.remove()
@@ -441,7 +442,6 @@ class Private(Session):
             self._sharding.remove()
 
 
-_NOTHING: AbstractContextManager[None] = nullcontext()
 _SINGLY = (
     "each example is taken in a batch of its own from here on, which is exact, and as slow as that: {} Isolation was "
     "tested on this step, and no example was seen to depend on another."

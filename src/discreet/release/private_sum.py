@@ -9,10 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from discreet.accounting import cost, cost_for_search
-from discreet.accounting.events import check_units
 from discreet.accounting.guarantee import Condition, Guarantee, weakest
 from discreet.distributed.ranks import ALONE, Ranks
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
@@ -20,12 +19,11 @@ from discreet.gradients import UnitGradients
 from discreet.gradients.forms import parts
 from discreet.ledger import SEEDED, Ledger, RunLedger
 from discreet.release.batching import Draw
-from discreet.release.draws import checked_draw
-from discreet.release.plan_checks import check_contract, check_exact_noise, check_shares
+from discreet.release.plan_checks import check_budget, check_contract, check_exact_noise, check_shares
 from discreet.release.preflight.exactness import check_bound, check_rows
 from discreet.release.saved_state import check_counts, check_stages
-from discreet.release.sums import FloatSums, ShardedSums, Sums, WholeSums, float_sums
-from discreet.release.weights import all_finite, each_once, joined, total, without_nan
+from discreet.release.sums import Drawing, FloatSums, ShardedSums, Sums, WholeSums, float_sums
+from discreet.release.weights import each_once, joined, total, without_nan
 from discreet.stages.attendance import Attendance
 from discreet.stages.conditions import guarantee_of
 from discreet.stages.denoise import Added
@@ -45,7 +43,7 @@ class PrivateSum:
 
     def __init__(
         self,
-        parameters: Mapping[str, nn.Parameter],
+        parameters: Mapping[str, Tensor],
         plan: Plan,
         ledger: str | Path | Ledger | None,
         *,
@@ -59,7 +57,7 @@ class PrivateSum:
         self._shards = shards
         self.plan, self._parameters, self._count, self.ranks = plan, parameters, count, ranks
         self.layout = Layout(tuple(parameters), tuple(tuple(p.shape) for p in parameters.values()))
-        self._columns = _columns(self.layout)
+        self._columns = self.layout.columns
         self.bound: Any = plan.mechanism.bound
         self.state = self.bound.start(self.layout)
         self._memory = plan.mechanism.start_noise()
@@ -73,12 +71,12 @@ class PrivateSum:
         self._ledger: RunLedger = ranks.lead(
             "opening the ledger", lambda: RunLedger(book, plan, self.layout, audit), RunLedger.followed
         )
-        self._scaled: tuple[Any, dict[str, float]] | None = None  # the scales of the last release
+        self._scaled_for: list[Any] = []  # what the scales of the last release were computed from
+        self._scales: dict[str, float] = {}
         # the step at which this process took over; 0 where steps are those of the ledger
         self.origin_step = 0 if plan.continues else self._ledger.released
         attend = getattr(plan.sampling, "attend", None)
         self._attendance: Attendance | None = None if attend is None else attend(self._ledger.released)
-        self._process = os.getpid()
         self._checked = not probe  # whether contributions were held against the contract, one by one
         try:
             contract = self.bound.contract(self.layout, self.state)
@@ -87,9 +85,10 @@ class PrivateSum:
                 self._sums: Sums = WholeSums(parameters, contract)
             else:
                 self._sums, self._asked = float_sums(parameters, contract, shards, ranks)
+            self.clear: Callable[[], None] = self._sums.clear  # forgets what has been added
             # whether units can be added a few at a time, with only some of their parameters' gradients
             self.takes_turns = isinstance(self._sums, FloatSums)
-            self._check_budget()
+            check_budget(plan, self.layout, self._ledger.queries)
             check_contract(plan, self.layout, self.state)
             if isinstance(self._sums, WholeSums):
                 check_exact_noise(plan, self.layout, self.state, self._sums.blocks)
@@ -128,26 +127,14 @@ class PrivateSum:
     def draw(self, length: int, step: int, available: Sequence[int] | None = None) -> Draw:
         """Who takes part in a step, of `length` units (of those that are `available`, if the sampler asks): secret."""
         if self._attendance is not None:
-            stream = self.root.stream("sampling", step)
-            return checked_draw(self._attendance.draw(length, step, stream, available), length)
-        if available is not None:
+            drawn: Any = self._attendance.draw(length, step, self.root.stream("sampling", step), available)
+        elif available is not None:
             raise ConfigError(f"{self.plan.sampling!r} says who takes part, not who is there; use MinSeparation.")
-        drawn = self.plan.sampling.draw(length, step, self.origin_step, partial(self.root.stream, "sampling"))
-        return checked_draw(drawn, length)
-
-    def check_process(self) -> None:
-        """Raise in a fork of the process that this was made in."""
-        if os.getpid() != self._process:
-            raise PrivacyError(
-                "this process was forked from the one that attached the plan; two of them would spend the same budget. "
-                "Attach in the process that trains."
-            )
+        else:
+            drawn = self.plan.sampling.draw(length, step, self.origin_step, partial(self.root.stream, "sampling"))
+        return _checked_draw(drawn, length)
 
     # --- adding --------------------------------------------------------------------------------------------------
-
-    def clear(self) -> None:
-        """Forget what has been added."""
-        self._sums.clear()
 
     @torch.no_grad()
     def add(self, gradients: UnitGradients, sound: Tensor | None = None, shares: Tensor | None = None) -> None:
@@ -158,7 +145,7 @@ class PrivateSum:
         if self.bound.needs == "elements":
             self._add_elements(gradients, sound, shares)
             return
-        turns = gradients.in_chunks() if self._checked and self.takes_turns else None
+        turns = gradients.in_chunks() if gradients.chunked and self._checked and self.takes_turns else None
         if turns is None:
             self._add_some(gradients, sound, shares)
             return
@@ -167,9 +154,9 @@ class PrivateSum:
         kept: list[Tensor] = []
         for (start, stop), some in zip(turns.ranges, turns, strict=True):
             mine = [None if given is None else given[start:stop] for given in (sound, shares)]
-            found = self._add_some(some, *mine)
-            if found is not None:
-                by, whose = found
+            added = self._add_some(some, *mine)
+            if added is not None:
+                by, whose = added
                 weights.append(by)
                 kept.append(torch.arange(start, stop) if whose is None else whose.cpu() + start)
         self._sums.add(turns.totals())
@@ -183,7 +170,7 @@ class PrivateSum:
     ) -> tuple[Mapping[str, Tensor], Tensor | None] | None:
         """Bound and add some units' gradients; the weights by which that was done, if any, and whose (None: all's)."""
         norms, kept = gradients.norms(), None
-        if sound is not None or not all_finite(norms):  # some may be left out, before any product
+        if sound is not None or not gradients.all_finite():  # some may be left out, before any product
             squared = total(norms)
             finite = squared.isfinite() if sound is None else squared.isfinite() & sound
             if not finite.any():
@@ -256,7 +243,7 @@ class PrivateSum:
         if self.remaining == 0:
             raise BudgetExhausted(f"all {self.plan.steps:,} steps of the plan are spent; nothing was released.")
         step, ranks = self._ledger.released, self.ranks
-        factor = self.plan.noise_factor(step)
+        factor = self.plan.noise_factor(step) if self.plan.noise_schedule else 1.0
         purpose = f"noise of rank {ranks.rank}" if ranks.noise_shares else "noise"
         if self._shards is not None:
             purpose = f"noise of shard {ranks.rank} of {ranks.size}"
@@ -267,11 +254,16 @@ class PrivateSum:
             self._ledger.spend(step - self.origin_step, rests_on, **notes)
         else:
             self._spend_together(step - self.origin_step, rests_on, notes)
-        mechanism, part = self.plan.mechanism, ranks.noise_part if self._shards is None else 1.0
-        scales = self._scales(mechanism.contract(self.layout, self.state), factor)
-        over = 1 / self._count
+        mechanism, part = self.plan.mechanism, 1.0 if ranks.alone or self._shards is not None else ranks.noise_part
+        contract, over = mechanism.contract(self.layout, self.state), 1 / self._count
+        key: list[Any] = [factor]  # what scales are computed from: anew when it has changed
+        for block in contract.blocks:
+            key += block.members, block.norm, block.size, block.share
+        if key != self._scaled_for:
+            self._scaled_for, self._scales = key, self._scales_of(contract, factor)
+        scales = self._scales
         try:
-            released = self._sums.release(
+            drawing = Drawing(
                 mechanism.noise,
                 scales if part == 1 else {name: part * scale for name, scale in scales.items()},
                 stream if part else None,
@@ -279,6 +271,7 @@ class PrivateSum:
                 None if ranks.alone else ranks.total,
                 self._memory,
             )
+            released = self._sums.noised(drawing)
         except BaseException:
             self._memory = mechanism.start_noise()  # half a step's noise is no past: later noise is independent of it
             ranks.leave()
@@ -311,15 +304,11 @@ class PrivateSum:
         if not self.ranks.first:
             self._ledger.follow(unsent_lines)
 
-    def _scales(self, contract: Contract, factor: float) -> dict[str, float]:
-        """The noise's scale for each member of a contract; computed again when one of the two has changed."""
-        key = factor, [(b.members, b.norm, b.size, b.share) for b in contract.blocks]
-        if self._scaled is not None and self._scaled[0] == key:
-            return self._scaled[1]
+    def _scales_of(self, contract: Contract, factor: float) -> dict[str, float]:
+        """The noise's scale for each member of a contract."""
         scales: dict[str, float] = {}
         for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
             scales.update(dict.fromkeys(block.members, scale * factor))
-        self._scaled = key, scales
         return scales
 
     # --- what is proven ------------------------------------------------------------------------------------------
@@ -354,6 +343,10 @@ class PrivateSum:
     def unprobed(self) -> bool:
         """Whether some release of this run was made before anything was probed."""
         return self._ledger.unprobed
+
+    def told(self, condition: Condition) -> bool:
+        """Whether the ledger says of all releases that were made before that they rest on this condition."""
+        return not self.released or condition in (self._ledger.rests_on or ())
 
     # --- state ---------------------------------------------------------------------------------------------------
 
@@ -411,7 +404,9 @@ class PrivateSum:
         with self.ranks.reported():
             released, taken = self.check_state_dict(state)
         if not self.ranks.alone:  # or one of them would bound by another norm than the noise is for
-            told = {"state's releases": (released, taken), "state's bound": repr(state.get("bound"))}
+            told: dict[str, Any] = {"state's releases": (released, taken), "state's bound": repr(state.get("bound"))}
+            if self._attendance is not None:  # or draw others
+                told["state's attendance"] = self._attendance.digest(state["attendance"])
             self.ranks.agree("loading a state", told)
         self.clear()
         known = {**({"seeded": True} if state.get("seeded") else {}), **state.get("together", {})}
@@ -428,24 +423,21 @@ class PrivateSum:
         """Let others open the ledger. The guarantee of what was released can still be read."""
         self._ledger.close()
 
-    def _check_budget(self) -> None:
-        limit = self.plan.epsilon
-        if limit is None:
-            return
-        check_units(self.plan.sampling.contract().unit, self._ledger.queries)
-        events = [*self.plan.events(self.layout), *self._ledger.queries]
-        spent = cost(events, self.plan.delta, self.plan.tuning).epsilon
-        if spent > limit:
-            raise BudgetExhausted(
-                f"the plan's {self.plan.steps:,} steps would spend epsilon {spent:.4g}, more than its limit {limit:g}; "
-                "use discreet.calibrate to solve for noise, steps or batch size."
-            )
 
+def _checked_draw(drawn: Any, length: int) -> Draw:
+    """What a sampler drew, as a set of indices of `length` rows; one that came twice would count twice.
 
-def _columns(layout: Layout) -> dict[str, tuple[int, int]]:
-    """Where each parameter is in a row that has all of them side by side."""
-    found, start = {}, 0
-    for name, size in zip(layout.names, layout.sizes, strict=True):
-        found[name] = start, start + size
-        start += size
-    return found
+    Errors do not show the draw, which is secret.
+    """
+    indices = np.asarray(drawn)
+    if indices.ndim == 1 and len(indices) == 0:
+        return np.empty(0, np.intp)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise PrivacyError(f"the sampler drew {type(drawn).__name__}, which is no list of indices of the data.")
+    rising = bool((indices[1:] > indices[:-1]).all())  # as most draw: then the first and the last say it all
+    least, most = (indices[0], indices[-1]) if rising else (indices.min(), indices.max())
+    if least < 0 or most >= length:
+        raise PrivacyError("the sampler drew what is no list of indices of the data: one is negative or too large.")
+    if not rising and len(np.unique(indices)) != len(indices):
+        raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
+    return indices.astype(np.intp)

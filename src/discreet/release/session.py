@@ -3,9 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import nn
+
 from discreet.accounting.guarantee import Condition, Guarantee
 from discreet.distributed.ranks import Ranks
-from discreet.errors import PrivacyError
+from discreet.errors import ConfigError, PrivacyError
 from discreet.release.private_sum import PrivateSum
 
 
@@ -14,6 +16,7 @@ class Session:
 
     def __init__(self, aggregate: PrivateSum) -> None:
         self.plan, self._aggregate = aggregate.plan, aggregate
+        self._assumed: tuple[Condition, ...] = ()
 
     @property
     def ranks(self) -> Ranks:
@@ -43,18 +46,43 @@ class Session:
         """
         return self._aggregate.remaining
 
-    def guarantee(self) -> Guarantee:
+    def guarantee(self, *, delta: float | None = None, accountant: str | None = None) -> Guarantee:
         """What is proven of this run.
 
         When the plan's steps are spent, that is the epsilon of what was released. Before, what is proven is the
         epsilon of the declared horizon; `so_far` stands beside it, on a condition.
+
+        Args:
+            delta: another delta than the plan's.
+            accountant: pld, rdp or another name that `Guarantee.figures()` has, in place of the best.
         """
-        return self._aggregate.guarantee(self._conditions())
+        proven = self._aggregate.guarantee(self.rests_on)
+        return proven if delta is None and accountant is None else proven.at(delta, accountant=accountant)
+
+    def __repr__(self) -> str:
+        stages = self.plan.sampling, self.plan.mechanism.bound, self.plan.mechanism.noise
+        limit = "" if self.plan.epsilon is None else f" of at most {self.plan.epsilon:g}"
+        return (
+            f"<{type(self).__name__}: {', '.join(type(stage).__name__ for stage in stages)}; {self.released:,} of "
+            f"{self.plan.steps:,} steps released, ε = {self.spent:.3g}{limit} at δ = {self.plan.delta:g}>"
+        )
 
     @property
     def rests_on(self) -> Sequence[Condition]:
         """What was tested of the releases, and what was not: the conditions that are this handle's own."""
-        return self._conditions()
+        return [*self._conditions(), *self._assumed]
+
+    def assume(self, model: nn.Module, words: Sequence[str] = ()) -> None:
+        """Have the guarantee, and the ledger from the next release on, say what is assumed beside.
+
+        These are the `words`, and what the model's modules say of themselves in a text `assumes`: what public weights
+        were trained on, say.
+        """
+        if isinstance(words, str) or not all(isinstance(text, str) and text for text in words):
+            raise ConfigError(f"assumes is {words!r}; it must be a list of texts, one for each condition.")
+        stated = (getattr(module, "assumes", None) for module in model.modules())
+        texts = [*words, *(text for text in stated if isinstance(text, str) and text)]
+        self._assumed = tuple(Condition(text, "assumed") for text in dict.fromkeys(texts))
 
     def _conditions(self) -> Sequence[Condition]:
         """What the guarantee rests on beside the stages and the ledger."""

@@ -1,7 +1,8 @@
 """The bounded sums of a logical batch, to which noise is added last."""
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from typing import Protocol
 
@@ -13,7 +14,9 @@ from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients import UnitGradients
 from discreet.gradients.forms import parts, sum_dtype
 from discreet.stages.mechanism import Noise, NoiseMemory
+from discreet.stages.noise.chacha import draws_there
 from discreet.stages.noise.discrete import discrete_gaussian
+from discreet.stages.noise.gaussian import Normal
 from discreet.stages.noise.random import SecureStream
 from discreet.stages.sensitivity import GRID, Contract, asked
 
@@ -26,18 +29,32 @@ class Sums(Protocol):
     def clear(self) -> None: ...
     def add_weighted(self, gradients: UnitGradients, weights: Mapping[str, Tensor]) -> None: ...
     def add_rows(self, rows: Tensor, columns: Columns) -> None: ...
-    def release(
-        self,
-        noise: Noise,
-        scales: Mapping[str, float],
-        source: SecureStream | None,
-        factor: float = 1.0,
-        total: "Total | None" = None,
-        memory: NoiseMemory | None = None,
-    ) -> dict[str, Tensor]: ...
+    def noised(self, drawing: "Drawing") -> dict[str, Tensor]: ...
 
 
 Total = Callable[[Tensor], Tensor]  # the sum over all ranks, in place
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """What noise is added to a sum, and what the noisy sum is multiplied by.
+
+    Args:
+        noise: its law.
+        scales: how large it is on each tensor.
+        source: of the random bits; without it another rank draws the noise.
+        factor: what the noisy sum is multiplied by.
+        total: adds up what all ranks have.
+        memory: what the noise keeps from step to step, if anything.
+    """
+
+    noise: Noise
+    scales: Mapping[str, float]
+    source: SecureStream | None
+    factor: float = 1.0
+    total: Total | None = None
+    memory: NoiseMemory | None = None
+
 
 PIECE = 1 << 20  # values that are noised at a time on the CPU: in the cache
 _PIECE_ELSEWHERE = 1 << 24
@@ -66,7 +83,7 @@ class FloatSums:
                 contiguous = torch.empty(like[name].shape, device="meta").stride()
                 self._places[name] = tuple(like[name].shape), contiguous, start
         largest = min(PIECE, sum(self._sizes.values()))
-        self._room = {dtype: torch.empty(largest, dtype=dtype) for _, dtype in self._groups}
+        self._room = {dtype: torch.empty(largest, dtype=dtype, device="cpu") for _, dtype in self._groups}
         # the scales of the last release, and the parts of each buffer that have one scale
         self._scales: Mapping[str, float] = {}
         self._runs: dict[tuple[torch.device, torch.dtype], list[tuple[int, int, float]]] = {}
@@ -101,57 +118,46 @@ class FloatSums:
             view = views[name]
             view.add_(total.reshape(view.shape))
 
-    def release(
-        self,
-        noise: Noise,
-        scales: Mapping[str, float],
-        source: SecureStream | None,
-        factor: float = 1.0,
-        total: Total | None = None,
-        memory: NoiseMemory | None = None,
-    ) -> dict[str, Tensor]:
+    def noised(self, drawing: Drawing) -> dict[str, Tensor]:
         """(Sum + noise) * factor for each tensor, and the sums are cleared.
 
-        The noise is drawn on the CPU, whatever the device, and piece by piece. Without a `source` another rank draws
-        it, and `total` adds up what all ranks have. `memory` is what the noise keeps from step to step, if anything.
+        The noise is drawn piece by piece: independent normal noise where the sums are, any other on the CPU.
         """
-        views, flats = self._open(), self._flats
+        views, flats, scales, total = self._open(), self._flats, drawing.scales, drawing.total
         self.clear()
         if self._scales is not scales:
             self._scales = scales
             self._runs = {key: list(self._scale_runs(names, scales)) for key, names in self._groups.items()}
         for key, flat in flats.items():
-            if source is not None:
-                self._add_noise(key, flat, noise, self._runs[key], source, memory)
-            (flat if total is None else total(flat)).mul_(factor)
+            if drawing.source is not None:
+                self._add_noise(key, flat, drawing, drawing.source)
+            (flat if total is None else total(flat)).mul_(drawing.factor)
         return views
 
     def _add_noise(
-        self,
-        key: tuple[torch.device, torch.dtype],
-        flat: Tensor,
-        noise: Noise,
-        scale_runs: Iterable[tuple[int, int, float]],
-        source: SecureStream,
-        memory: NoiseMemory | None,
+        self, key: tuple[torch.device, torch.dtype], flat: Tensor, drawing: Drawing, source: SecureStream
     ) -> None:
+        noise, memory = drawing.noise, drawing.memory
         size = PIECE if flat.is_cpu else _PIECE_ELSEWHERE
-        for start, stop, scale in scale_runs:
+        there = not flat.is_cpu and memory is None and draws_there(flat.device) and type(noise).sample is Normal.sample
+        for start, stop, scale in self._runs[key]:
             for first in range(start, stop, size):
                 count = min(size, stop - first)
-                if memory is None:
+                if there:
+                    drawn = source.fill_normal(torch.empty(count, dtype=flat.dtype, device=flat.device), scale)
+                elif memory is None:
                     drawn = self._drawn(noise, count, flat.dtype, scale, source)
                 else:
                     drawn = self._drawn(noise, count, flat.dtype, 1.0, source)
                     memory.filter(drawn, (id(self), *key), first)
                     drawn.mul_(scale)
                 piece = flat if count == flat.numel() else flat[first : first + count]
-                piece.add_(drawn if flat.is_cpu else drawn.to(flat.device))
+                piece.add_(drawn.to(flat.device))
 
     def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: SecureStream) -> Tensor:
         drawn = self._room[dtype]
         if count != drawn.numel():
-            drawn = drawn[:count] if count < drawn.numel() else torch.empty(count, dtype=dtype)
+            drawn = drawn[:count] if count < drawn.numel() else torch.empty(count, dtype=dtype, device="cpu")
         noise.sample(drawn.fill_(torch.nan), scale, source)
         if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
             raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
@@ -211,19 +217,11 @@ class ShardedSums:
         """Contributions as rows take whole sums."""
         raise PrivacyError("a bound on elements needs whole sums, and these are sharded. Nothing was released.")
 
-    def release(
-        self,
-        noise: Noise,
-        scales: Mapping[str, float],
-        source: SecureStream | None,
-        factor: float = 1.0,
-        total: Total | None = None,
-        memory: NoiseMemory | None = None,
-    ) -> dict[str, Tensor]:
+    def noised(self, drawing: Drawing) -> dict[str, Tensor]:
         """(Sum + noise) * factor, of this rank's parts, and of all answers; each rank draws its own parts' noise."""
-        shards = self._parts.release(noise, scales, source, factor, memory=memory)
-        first = source if self._ranks.first else None
-        return shards | self._answers.release(noise, scales, first, factor, total, memory)
+        shards = self._parts.noised(replace(drawing, total=None))
+        first = drawing.source if self._ranks.first else None
+        return shards | self._answers.noised(replace(drawing, source=first))
 
 
 class WholeSums:
@@ -262,22 +260,14 @@ class WholeSums:
                 known = self._sums.setdefault(n, torch.zeros_like(total))
                 known += total
 
-    def release(
-        self,
-        noise: Noise,
-        scales: Mapping[str, float],
-        source: SecureStream | None,
-        factor: float = 1.0,
-        total: Total | None = None,
-        memory: NoiseMemory | None = None,
-    ) -> dict[str, Tensor]:
+    def noised(self, drawing: Drawing) -> dict[str, Tensor]:
         """(Sum + discrete Gaussian noise) * factor for each tensor, in float64, and the sums are cleared.
 
-        Without a `source` another rank draws the noise, and `total` adds up what all ranks have. Noise that has a
-        `memory` is not made of whole numbers.
+        Noise that has a `memory` is not made of whole numbers.
         """
-        if memory is not None:
-            raise PrivacyError(f"{noise!r} cannot be drawn exactly, in whole numbers. Nothing was released.")
+        source, total = drawing.source, drawing.total
+        if drawing.memory is not None:
+            raise PrivacyError(f"{drawing.noise!r} cannot be drawn exactly, in whole numbers. Nothing was released.")
         steps = {name: block.norm * GRID for block in self.blocks for name in block.members}
         noisy: dict[str, Tensor] = {}
         for name, step in steps.items():
@@ -285,7 +275,7 @@ class WholeSums:
             if source is None:
                 noisy[name] = torch.zeros(size, dtype=torch.int64)
             else:
-                noisy[name] = torch.from_numpy(discrete_gaussian(size, scales[name] / step, source))
+                noisy[name] = torch.from_numpy(discrete_gaussian(size, drawing.scales[name] / step, source))
             if name in self._sums:
                 noisy[name] += self._sums[name].cpu()
         if total is not None:
@@ -293,7 +283,10 @@ class WholeSums:
             noisy = dict(zip(noisy, total(torch.cat(list(noisy.values()))).split(sizes), strict=True))
         self.clear()
         return {
-            name: (t.double() * steps[name]).mul_(factor).view(self._like[name].shape).to(self._like[name].device)
+            name: (t.double() * steps[name])
+            .mul_(drawing.factor)
+            .view(self._like[name].shape)
+            .to(self._like[name].device)
             for name, t in noisy.items()
         }
 

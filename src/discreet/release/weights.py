@@ -1,6 +1,5 @@
 """What each unit's bounded gradient is multiplied by, and the lengths that this is decided by."""
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -9,20 +8,11 @@ from torch import Tensor
 
 def total(norms: Mapping[str, Tensor]) -> Tensor:
     """Each unit's squared norm over all parameters."""
-    return _stacked(norms).sum(0)
-
-
-def all_finite(norms: Mapping[str, Tensor]) -> bool:
-    """Whether every unit's squared norm is finite, and their sum: then no one's can be anything else."""
-    return math.isfinite(_stacked(norms).sum().item())
-
-
-def _stacked(norms: Mapping[str, Tensor]) -> Tensor:
     each = list(norms.values())
     try:
-        return torch.stack(each)
+        return torch.stack(each).sum(0)
     except RuntimeError:  # on several devices, or of several types
-        return torch.stack([n.to(each[0].device, torch.float64) for n in each])
+        return torch.stack([n.to(each[0].device, torch.float64) for n in each]).sum(0)
 
 
 def each_once(weights: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 from discreet.accounting.guarantee import Guarantee
 from discreet.report.charts import Axis, Chart, Point, Series
+from discreet.report.merit import calibration
 from discreet.report.record import Audit, Measure, Record
 
 _EPSILON = Axis("ε of the steps so far", "epsilon", low=0.0)
@@ -42,7 +43,7 @@ def charts(records: Sequence[Record]) -> list[Chart]:
         Chart("loss-over-steps", "Loss over steps", _STEPS, Axis("loss", "number"), loss),
     ]
     if alone:
-        shown.append(_clipping(records[0]))
+        shown += [calibration(records[0].merit), _clipping(records[0])]
     shown.append(tradeoff([Attacked(n, r.guarantee, r.audit, r.holds) for n, r in runs]))
     return [c for c in shown if any(s.points for s in c.series if s.colour is not None)]
 

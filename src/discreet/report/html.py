@@ -1,4 +1,4 @@
-"""What pages are made of: sections, tables, figures, and a self-contained document; every text in them is escaped."""
+"""What pages are made of: sections, tables, figures, a self-contained document; texts are escaped and inert."""
 
 import base64
 import hashlib
@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
+from discreet._terminal import inert
 from discreet.report.charts import Chart, style, svg, swatch
 
 
@@ -22,7 +23,7 @@ def heading(title: str, under: str) -> Html:
 
 def text(value: str) -> str:
     """A text, escaped unless it is HTML."""
-    return value if isinstance(value, Html) else escape(value)
+    return value if isinstance(value, Html) else escape(inert(value))
 
 
 def classed(name: str) -> str:
@@ -53,7 +54,7 @@ def table(
     body = []
     for number, row in enumerate(rows):
         first, *others = (text(cell) for cell in row)
-        named = [f' data-label="{text(t)}"' if kind == "cards" else "" for t in titles[1:]]
+        named = [f' data-label="{text(t)}"' if "cards" in kind.split() else "" for t in titles[1:]]
         cells = "".join(f"<td{f}{n}>{cell}</td>" for cell, f, n in zip(others, figures[1:], named, strict=True))
         bad = classed("broken-row" if number < len(broken) and broken[number] else "")
         body.append(f'<tr{bad}><th scope="row"{figures[0]}>{first}</th>{cells}</tr>')

@@ -7,19 +7,34 @@ from dataclasses import replace
 from typing import Any
 
 from discreet.accounting.guarantee import Guarantee, round_up
+from discreet.report.attacker import attacker_section
 from discreet.report.charts import Chart
 from discreet.report.figures import Attacked, charts, names, tradeoff
 from discreet.report.html import Html, classed, document, grid, heading, mark, pairs, section, table, text
+from discreet.report.merit import merit_section
 from discreet.report.record import Measure, Record
+from discreet.report.statement import statement_section, uncovered_section
+from discreet.report.terms import explained, glossary, term
 from discreet.stages.plan import Plan
 
 _FOOTER = "The guarantee in machine-readable form: guarantee.json; what was spent: ledger.jsonl."
+_OF_A_LEDGER = "Made from the ledger alone, without the run's folder: discreet verify derives the same."
+_EVERY_STEP = (
+    "Every step's model is covered, not only the last: whoever sees all of them, and every noisy gradient, learns "
+    "no more "
+    "than is stated."
+)
 
 
 def page(title: str, plan: Plan, guarantee: Guarantee, figures: Mapping[str, str], anchor: str = "") -> str:
     """A run that has no folder to read, as HTML: its headline figures, what is proven, and the plan.
 
-    `anchor` is the hash of the ledger's last line, which shows later whether the file is still the same.
+    Args:
+        title: of the page.
+        plan: of the run.
+        guarantee: what is proven.
+        figures: names, and what is shown for them.
+        anchor: the hash of the ledger's last line, which shows later whether the file is still the same.
     """
     heads = [(name, value, "", False) for name, value in figures.items()]
     parts = [
@@ -28,22 +43,31 @@ def page(title: str, plan: Plan, guarantee: Guarantee, figures: Mapping[str, str
         _heads(heads),
         _proven(guarantee),
         _claims(guarantee),
-        _attacker(guarantee, None, [tradeoff([Attacked(title, guarantee, None, _private(guarantee))])]),
+        attacker_section(guarantee, None, [tradeoff([Attacked(title, guarantee, None, _private(guarantee))])]),
         _plan(plan, guarantee),
         Html("") if not anchor else section("How to verify", _check("RUN", anchor)),
     ]
-    return document(title, parts, _FOOTER)
+    return document(title, _with_glossary(parts), _FOOTER)
 
 
 def render(records: Sequence[Record], drawn: Sequence[Chart] = (), beside: str = "") -> str:
     """One page: everything about a run, or several runs beside each other.
 
-    `drawn` are the figures, if they have been made already; `beside` says what lies next to the page.
+    Args:
+        records: of the runs.
+        drawn: the figures, if they have been made already.
+        beside: what lies next to the page.
     """
     drawn = list(drawn) or charts(records)
     if len(records) == 1:
-        return document(records[0].name, _one(records[0], drawn), f"{_FOOTER} {beside}")
-    return document(f"{len(records)} private runs", _several(records, drawn), f"{_FOOTER} {beside}")
+        footer = _FOOTER if records[0].config else _OF_A_LEDGER
+        return document(records[0].name, _with_glossary(_one(records[0], drawn)), f"{footer} {beside}")
+    parts = _with_glossary(_several(records, drawn))
+    return document(f"{len(records)} private runs", parts, f"{_FOOTER} {beside}")
+
+
+def _with_glossary(parts: list[Html]) -> list[Html]:
+    return [*parts, glossary("".join(parts))]
 
 
 def _one(record: Record, drawn: Sequence[Chart]) -> list[Html]:
@@ -52,12 +76,15 @@ def _one(record: Record, drawn: Sequence[Chart]) -> list[Html]:
         _alarm(record.doubts, record.guarantee),
         _heads(_headline(record)),
         _proven(record.guarantee),
+        attacker_section(record.guarantee, record, drawn),
+        statement_section(record),
+        uncovered_section(record),
         _claims(record.guarantee),
-        _course(drawn, record),
-        _attacker(record.guarantee, record, drawn),
+        merit_section(record.accuracy, record.merit),
+        _course(drawn, record) if record.measures or record.config else Html(""),
         _verification(record),
         _plan(record.plan, record.guarantee),
-        section("Configuration", pairs("setting", _flat(record.config))),
+        section("Configuration", pairs("setting", _flat(record.config))) if record.config else Html(""),
         section("Versions", pairs("package", record.versions.items())),
         _measurements(record.measures),
     ]
@@ -86,6 +113,8 @@ def _several(records: Sequence[Record], drawn: Sequence[Chart]) -> list[Html]:
         section("The runs", table(head, rows, broken=[not r.holds for r in records], kind="cards")),
         section("How they compare", grid(drawn)),
     ]
+    if together := _together(records):
+        parts.insert(2, section("The data they have in common", together))
     each = []
     for name, record in zip(labels, records, strict=True):
         inner = [
@@ -97,6 +126,32 @@ def _several(records: Sequence[Record], drawn: Sequence[Chart]) -> list[Html]:
         ]
         each.append(Html(f"<details><summary>{text(name)}</summary>{''.join(inner)}</details>"))
     return [*parts, section("Run by run", Html("".join(each)))]
+
+
+def _together(records: Sequence[Record]) -> Html:
+    """What is proven of everything on a data set that counts several of these runs; one line a data set."""
+    rows = []
+    for ledger in dict.fromkeys(record.ledger for record in records):
+        own = [r for r in records if r.ledger == ledger and r.verified is not None and r.verified.total is not None]
+        if own and own[0].verified is not None and own[0].verified.total is not None:
+            total = own[0].verified.total
+            rows.append(
+                (
+                    str(own[0].verified.dataset),
+                    f"{len(own)}",
+                    round_up(total.epsilon),
+                    f"{total.delta:g}",
+                    total.protected,
+                )
+            )
+    if not rows:
+        return Html("")
+    words = (
+        "What all that the data set counts proves together, these runs and others: the figure that counts for whoever "
+        "is in it."
+    )
+    head = ("data set", ("runs shown here",), ("proven ε of all",), ("δ",), "for each")
+    return Html(f"<p>{text(words)}</p>{table(head, rows, broken=[False] * len(rows), kind='cards')}")
 
 
 # --- sections --------------------------------------------------------------------------------------------------------
@@ -117,17 +172,29 @@ def _alarm(doubts: Iterable[str], guarantee: Guarantee) -> Html:
 def _headline(record: Record) -> list[tuple[str, str, str, bool]]:
     """Name, value, a few words beneath, and whether it is not to be relied on."""
     proven, steps = record.guarantee, record.plan.steps
-    last = next((m.step for m in reversed(record.measures) if m.accuracy is not None), None)
     released = proven.released or 0
-    when = "" if last is None or last == released else f"after step {last:,}"
     budget = "" if record.plan.epsilon is None else f"of a budget of {record.plan.epsilon:g}"
     label = "proven ε" if record.holds else "ε, which does not hold" if not record.doubts else "ε as stated, in doubt"
     return [
-        ("accuracy on held-out data", _accuracy(record), when, False),
-        (label, round_up(proven.epsilon), budget, not record.holds),
-        ("δ", f"{proven.delta:g}", f"for each {proven.protected}", False),
+        *_worth(record),
+        (term(label, "epsilon"), round_up(proven.epsilon), budget, not record.holds),
+        (term("δ", "delta"), f"{proven.delta:g}", f"for each {proven.protected}", False),
         ("steps", f"{released:,}", f"of {steps:,} planned", False),
     ]
+
+
+def _worth(record: Record) -> list[tuple[str, str, str, bool]]:
+    """The figure of merit that the task has; none where there was no task to measure."""
+    if not record.config:
+        return []
+    merit, released = record.merit, record.guarantee.released or 0
+    if merit is not None and "rmse" in merit:
+        return [("error on held-out data", f"{merit['rmse']:.3g}", f"always the mean: {merit['mean_rmse']:.3g}", False)]
+    last = next((m.step for m in reversed(record.measures) if m.accuracy is not None), None)
+    when = "" if last is None or last == released else f"after step {last:,}"
+    if merit is not None and "majority" in merit:
+        when = f"the commonest class: {merit['majority']:.1%}"
+    return [("accuracy on held-out data", _accuracy(record), when, False)]
 
 
 def _private(guarantee: Guarantee) -> bool:
@@ -144,14 +211,15 @@ def _heads(heads: Iterable[tuple[str, str, str, bool]]) -> Html:
 
 
 def _proven(guarantee: Guarantee) -> Html:
-    return section("What is proven", _statement(guarantee), _conditions(guarantee))
+    covered = Html(f"<p>{text(_EVERY_STEP)}</p>") if _private(guarantee) else Html("")
+    return section("What is proven", _statement(guarantee), covered, _conditions(guarantee))
 
 
 def _statement(guarantee: Guarantee) -> Html:
     """The guarantee as a paragraph; its conditions and claims have tables of their own."""
     broken = tuple(c for c in guarantee.conditions if c.status == "broken")
     words = str(replace(guarantee, conditions=broken, claims=()))
-    return Html(f'<p class="statement{"" if guarantee.sound else " broken"}">{text(words)}</p>')
+    return Html(f'<p class="statement{"" if guarantee.sound else " broken"}">{explained(words)}</p>')
 
 
 def _conditions(guarantee: Guarantee) -> Html:
@@ -186,30 +254,6 @@ def _course(drawn: Sequence[Chart], record: Record) -> Html:
     spent += [] if last.examples_per_second is None else [f"{last.examples_per_second:,.0f} examples a second"]
     words = f"At the last measurement: {', '.join(spent)}." if spent else ""
     return section("How it went", grid(shown), Html(f"<p>{text(words)}</p>" if words else ""))
-
-
-def _attacker(guarantee: Guarantee, record: Record | None, drawn: Sequence[Chart]) -> Html:
-    audit = None if record is None else record.audit
-    words = (
-        f"For an attacker who knows the method, the released model and everything about the data, but for whether one "
-        f"{guarantee.protected}'s data were used."
-    )
-    if not (_private(guarantee) if record is None else record.holds):
-        words = (
-            f"The guarantee does not hold as it stands. What it would be worth if it did: {words[0].lower()}{words[1:]}"
-        )
-    measured = ""
-    if audit is not None and audit.epsilon_lower_bound is not None:
-        least = math.floor(audit.epsilon_lower_bound * 1000) / 1000
-        whose = "this run's code and plan, on made-up data," if audit.pipeline else "this run"
-        measured = f"Attacks on {whose} showed that ε is at least {least:g}: a lower bound, as measured."
-    rows = [(what, _at_most(share)) for what, share in guarantee.attacker().items()]
-    return section(
-        "What an attacker could do",
-        Html(f"<p>{text(words)}</p>"),
-        grid([c for c in drawn if c.key == "attacker"], table(("at most", ("share",)), rows)),
-        Html(f"<p>{text(measured)}</p>" if measured else ""),
-    )
 
 
 def _verification(record: Record, level: int = 2) -> Html:
@@ -294,11 +338,6 @@ def _why_not(record: Record) -> str:
 
 def _or_not(value: float | None, words: Any) -> str:
     return "" if value is None else words(value)
-
-
-def _at_most(share: float) -> str:
-    """An upper bound in percent, never rounded down."""
-    return f"{min(100.0, math.ceil(share * 1e4 - 1e-7) / 100):.2f}%"
 
 
 def _flat(table: Mapping[str, Any], above: str = "") -> list[tuple[str, str]]:

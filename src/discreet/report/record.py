@@ -2,7 +2,6 @@
 
 import json
 import math
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,10 +9,11 @@ from typing import Any, TypeVar
 
 from discreet import _storage as storage
 from discreet._check import check_int
+from discreet._documents import parse_json, parse_toml
 from discreet.accounting import cost
 from discreet.accounting.guarantee import Guarantee, round_up
 from discreet.errors import ConfigError, PrivacyError
-from discreet.ledger.verification import Verified, VerifiedRun, compare_files, ledger_of, verify_folder
+from discreet.ledger.verification import Verified, VerifiedRun, compare_files, ledger_of, verify, verify_folder
 from discreet.stages.plan import Plan
 
 _Read = TypeVar("_Read")
@@ -23,7 +23,8 @@ _Read = TypeVar("_Read")
 class Measure:
     """One line of metrics.jsonl: what was known after `step` steps, None where it was not measured.
 
-    `epsilon` is that of the steps so far. `clipping_norms` are those that the bound released, by part.
+    `epsilon` is that of the steps so far. `clipping_norms` are those that the bound released, by part. `merit` is what
+    the figures of the end are worth (discreet.training.merit).
     """
 
     step: int
@@ -34,6 +35,7 @@ class Measure:
     accuracy: float | None = None
     loss: float | None = None
     clipping_norms: Mapping[str, float] = field(default_factory=dict)
+    merit: Mapping[str, Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -57,10 +59,11 @@ class Audit:
 
 @dataclass(frozen=True)
 class Record:
-    """A run folder, read. `doubts` say why its figures are not to be trusted as they stand: none if all is well.
+    """A run, read from its folder or from a ledger alone.
 
-    `verified` is what the ledger alone proves, or None if it is damaged; then `doubts` begin with the reason. `own` is
-    this run of it: a data set's ledger has several.
+    `doubts` say why its figures are not to be trusted as they stand: none if all is well. `verified` is what the ledger
+    alone proves, or None if it is damaged; then `doubts` begin with the reason. `own` is this run of it: a data set's
+    ledger has several. `folder` is where it is, and names it. `statement` is what people have declared.
     """
 
     folder: Path
@@ -74,6 +77,7 @@ class Record:
     doubts: tuple[str, ...]
     versions: Mapping[str, str]
     audit: Audit | None = None
+    statement: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -95,6 +99,11 @@ class Record:
         return next((m.accuracy for m in reversed(self.measures) if m.accuracy is not None), None)
 
     @property
+    def merit(self) -> Mapping[str, Any] | None:
+        """What the figures of the end are worth, if that was measured."""
+        return self.measures[-1].merit if self.measures else None
+
+    @property
     def holds(self) -> bool:
         """Whether the ledger was verified, nothing contradicts it, and no condition is known to be broken."""
         return not self.doubts and self.guarantee.sound and math.isfinite(self.guarantee.epsilon)
@@ -103,14 +112,17 @@ class Record:
 def read(folder: str | Path, stages: Sequence[type[Any]] = ()) -> Record:
     """Read a run folder; a ConfigError names the file that is missing or broken.
 
-    A damaged ledger is no error here, but a doubt that the page puts on top. `stages` are your own bounds, noises and
-    samplers, by class, as for `discreet.verify`.
+    A damaged ledger is no error here, but a doubt that the page puts on top.
+
+    Args:
+        folder: of the run.
+        stages: your own bounds, noises and samplers, by class, as for `discreet.verify`.
     """
     run = Path(folder)
     if not run.is_dir():
         raise ConfigError(f"{run} is no run folder: there is no such folder.")
-    config = _file(run / "config.toml", tomllib.loads)
-    plan = _file(run / "plan.toml", lambda text: Plan.from_dict(tomllib.loads(text), stages))
+    config = _file(run / "config.toml", parse_toml)
+    plan = _file(run / "plan.toml", lambda text: Plan.from_dict(parse_toml(text), stages))
     measures = _file(run / "metrics.jsonl", _measures)
     stated = _file(run / "guarantee.json", lambda text: Guarantee.from_json(text, stages))
     ledger = ledger_of(run)
@@ -130,7 +142,7 @@ def read(folder: str | Path, stages: Sequence[type[Any]] = ()) -> Record:
             plan = Plan.from_dict(own.plan, stages)
             doubts.append("plan.toml is not the plan that the ledger has; what is shown is the ledger's.")
         doubts += _contradictions(own, plan, stated, measures)
-        doubts += _other_files(run, verified)
+        doubts += _other_files(run, verified, stages)
         if (run / "end.json").exists() and not own.ended and not verified.old:
             doubts.append("end.json says that the run has finished, and the ledger does not: it was cut short.")
     if audit is not None and audit.refuted:
@@ -140,7 +152,46 @@ def read(folder: str | Path, stages: Sequence[type[Any]] = ()) -> Record:
             f"An attack measured an ε of at least {audit.epsilon_lower_bound:.4g}, more than the "
             f"{round_up(guarantee.epsilon)} that is stated: one of the two is wrong."
         )
-    return Record(run, ledger, config, plan, guarantee, measures, verified, own, tuple(doubts), versions, audit)
+    said = config.get("statement")
+    statement = said if isinstance(said, Mapping) else {}
+    return Record(
+        run, ledger, config, plan, guarantee, measures, verified, own, tuple(doubts), versions, audit, statement
+    )
+
+
+def read_all(path: str | Path, stages: Sequence[type[Any]] = ()) -> list[Record]:
+    """The runs at a path: that of a run folder; or all of a ledger, where there is no more than that.
+
+    A loop of your own, a Trainer, Lightning and scikit-learn leave a ledger: what is proven follows from it alone.
+
+    Args:
+        path: a run's folder, a folder with a ledger, or a ledger.
+        stages: classes of stages of your own, which the ledger names.
+    """
+    place = Path(path)
+    if not place.is_dir() and not place.exists():
+        raise ConfigError(f"{place} is no run folder and no ledger: there is no such file.")
+    if place.is_dir():
+        if (place / "ledger.jsonl").exists() and not any((place / name).exists() for name in _OF_A_RUN):
+            return _of_ledger(place / "ledger.jsonl", place, stages)
+        return [read(place, stages)]
+    return _of_ledger(place, place.with_suffix(""), stages)
+
+
+def _of_ledger(ledger: Path, place: Path, stages: Sequence[type[Any]]) -> list[Record]:
+    """The runs of a ledger, without anything beside it; a damaged one is an error, as there is nothing else to show."""
+    verified = verify(ledger, stages=stages)
+    if not verified.runs:
+        raise ConfigError(f"{ledger} has no run to report on; `discreet verify` says what is in it.")
+    records = []
+    for own in verified.runs:
+        named = place if len(verified.runs) == 1 else place / own.run
+        plan = Plan.from_dict(own.plan, stages)
+        records.append(Record(named, ledger, {}, plan, own.guarantee, (), verified, own, (), own.versions))
+    return records
+
+
+_OF_A_RUN = ("config.toml", "plan.toml", "metrics.jsonl", "guarantee.json")
 
 
 def _file(path: Path, parse: Callable[[str], _Read]) -> _Read:
@@ -160,10 +211,10 @@ def _file(path: Path, parse: Callable[[str], _Read]) -> _Read:
 # --- the ledger ------------------------------------------------------------------------------------------------------
 
 
-def _other_files(folder: Path, verified: Verified) -> Iterator[str]:
-    """Where the model, the metrics or the statistics are not what the run left."""
+def _other_files(folder: Path, verified: Verified, stages: Sequence[type[Any]]) -> Iterator[str]:
+    """Where the model, the metrics, the statistics or the ledger's extract are not what the run left."""
     try:
-        compare_files(folder, verified)
+        compare_files(folder, verified, stages)
     except PrivacyError as error:
         yield str(error).replace(f"{folder}/", "").replace(verified.path, "the ledger")
 
@@ -229,12 +280,12 @@ def _measures(text: str) -> tuple[Measure, ...]:
     for number, line in enumerate(lines, 1):
         if line.strip():
             try:
-                measure = _measure(json.loads(line))
+                measure = _measure(parse_json(line))
             except (ValueError, RecursionError) as error:
                 raise ConfigError(f"line {number}: {error}") from error
             measures[measure.step] = measure
     try:
-        measure = _measure(json.loads(torn))
+        measure = _measure(parse_json(torn))
     except (ValueError, RecursionError):
         pass
     else:
@@ -251,7 +302,20 @@ def _measure(values: Any) -> Measure:
         raise ConfigError(f"clipping_norms is {norms!r}; it must be a table of names and numbers.")
     figures = {name: _figure(name, values.get(name)) for name in _FIGURES}
     clipping = {str(k): _figure(f"clipping_norms' {k}", v) for k, v in norms.items()}
-    return Measure(step, **figures, clipping_norms={k: v for k, v in clipping.items() if v is not None})
+    return Measure(
+        step, **figures, clipping_norms={k: v for k, v in clipping.items() if v is not None}, merit=_merit(values)
+    )
+
+
+def _merit(values: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What the figures are worth, if they are whole; the page needs them all."""
+    merit = values.get("merit")
+    if merit is None:
+        return None
+    kinds = [{"rmse", "mae", "mean_rmse", "mean_mae"}, {"majority", "recall", "calibration", "calibration_error"}]
+    if not isinstance(merit, dict) or not any(kind <= set(merit) for kind in kinds):
+        raise ConfigError("merit is no table of figures.")
+    return merit
 
 
 def _figure(name: str, value: Any) -> float | None:
@@ -268,7 +332,7 @@ def _figure(name: str, value: Any) -> float | None:
 
 def _audit(text: str) -> Audit:
     """Points and a lower bound: a list of both, or a table with `points` and `epsilon_lower_bound`."""
-    values = json.loads(text)
+    values = parse_json(text)
     if isinstance(values, dict):
         points = values.get("points", [])
         values = [*(points if isinstance(points, list) else [points]), {k: values[k] for k in values if k != "points"}]

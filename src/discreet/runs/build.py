@@ -13,13 +13,17 @@ from torch import nn
 
 from discreet._check import check_int, check_positive
 from discreet.data import Data, load
+from discreet.data.columns import TABLES
 from discreet.data.dataset import validated
+from discreet.data.schema import schema_beside
+from discreet.data.tables import rehearsed
 from discreet.errors import ConfigError
 from discreet.federated import Local, Users
 from discreet.ledger import Ledger
 from discreet.models.networks import build as build_model
 from discreet.release.batching import as_tensors
 from discreet.runs.config import EXAMPLES, Config
+from discreet.runs.resolve import own_stages
 from discreet.runs.schema import FederatedSection
 from discreet.stages.plan import Plan
 from discreet.training.augmentation import Images
@@ -28,9 +32,11 @@ from discreet.training.options import OPTIMIZERS
 DATA_SETTINGS = ("name", "folder", "download", "label", "schema", "user", "test_fraction", "progress")
 
 
-def read_data(config: Config, progress: Callable[[int, int], None] | None = None) -> Data:
-    """The data that a config names."""
+def read_data(config: Config, progress: Callable[[int, int], None] | None = None, *, rehearsal: bool = False) -> Data:
+    """The data that a config names; in a rehearsal as if nothing private had been found of a table."""
     section, federated = config.data, config.federated
+    if rehearsal:
+        return rehearsed(section.name, label=section.label, schema=section.schema, test_fraction=section.test_fraction)
     data = load(
         section.name,
         folder=section.folder,
@@ -151,7 +157,11 @@ def make_ledger(config: Config, folder: Path) -> Ledger:
     """The data set's ledger that a config names, or the run's own in its folder."""
     run = config.run
     path = folder / "ledger.jsonl" if run.ledger is None else run.ledger
-    return Ledger(path, dataset=run.dataset, epsilon=run.dataset_epsilon, delta=run.dataset_delta, reserve=run.reserve)
+    if run.dataset is None or run.ledger is None:  # which registry.py says, where there is to be one
+        return Ledger(path, reserve=run.reserve, stages=own_stages(config), alone=run.alone)
+    delta = config.budget.delta if run.dataset_delta is None else run.dataset_delta
+    caps: dict[str, Any] = {"dataset": run.dataset, "epsilon": run.dataset_epsilon, "delta": delta}
+    return Ledger(path, **caps, reserve=run.reserve, stages=own_stages(config))
 
 
 def device(config: Config) -> torch.device:
@@ -182,7 +192,10 @@ def settled(config: Config) -> Config:
     data, run = config.data, config.run
     named = data.name not in EXAMPLES and os.path.exists(data.name)
     name = str(absolute(data.name)) if named else data.name
-    data = msgspec.structs.replace(data, name=name, folder=absolute(data.folder), schema=absolute(data.schema))
+    schema = data.schema
+    if schema is None and Path(name).suffix.lower() in TABLES and schema_beside(name).is_file():
+        schema = str(schema_beside(name))
+    data = msgspec.structs.replace(data, name=name, folder=absolute(data.folder), schema=absolute(schema))
     optimizer = msgspec.structs.replace(config.optimizer, learning_rate=_learning_rate(config))
     run = msgspec.structs.replace(run, ledger=absolute(run.ledger))
     return msgspec.structs.replace(config, data=data, optimizer=optimizer, run=run)

@@ -1,5 +1,6 @@
 """What a run is: a strict TOML file or flags, read before any data is touched."""
 
+import math
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
+from discreet._check import shown
+from discreet._documents import parse_toml, read_toml
+from discreet._limits import within
 from discreet.accounting.serialization import to_toml
 from discreet.errors import ConfigError
 from discreet.runs import schema
@@ -44,9 +48,12 @@ class Config(schema.Section, frozen=True):
     averaging: schema.AveragingSection = schema.AveragingSection()
     augmentation: schema.AugmentationSection = schema.AugmentationSection()
     federated: schema.FederatedSection | None = None
+    tune: schema.TuneSection | None = None
+    sweep: schema.SweepSection | None = None
     evaluation: schema.EvaluationSection = schema.EvaluationSection()
     audit: schema.AuditSection = schema.AuditSection()
     run: schema.RunSection = schema.RunSection()
+    statement: schema.StatementSection | None = None
 
     def to_toml(self) -> str:
         """Everything, defaults included, as the run folder keeps it."""
@@ -76,11 +83,25 @@ class Config(schema.Section, frozen=True):
         from discreet.runs import resolve
 
         self.check()
-        return resolve.plan(self, examples, model)
+        return resolve.plan(self.sized(examples), examples, model)
 
     def beside(self, plan: "Plan") -> "list[Event]":
-        """What is asked of the data beside training: statistics of features."""
-        return [] if self.features is None else self.pipeline().cost(plan.sampling.contract().adjacency)
+        """What is asked of the data beside training: statistics of features, and what a table's schema leaves open."""
+        from discreet.runs.tables import cost_of_schema, is_table
+
+        adjacency = plan.sampling.contract().adjacency
+        of_features = [] if self.features is None else self.pipeline().cost(adjacency)
+        return [*of_features, *(cost_of_schema(self, adjacency) if is_table(self) else [])]
+
+    def sized(self, examples: int) -> "Config":
+        """The same with a batch size, where the budget says it as a share of the examples."""
+        share = self.budget.batch_share
+        if share is None:
+            return self
+        if not 0 < share <= 1:
+            raise ConfigError(f"[budget] batch_share is {share}; it is a part of the examples, above 0 and at most 1.")
+        size = max(1, math.ceil(share * examples))
+        return msgspec.structs.replace(self, budget=msgspec.structs.replace(self.budget, batch_size=size))
 
     def pipeline(self) -> "Pipeline":
         """What makes features, with the noise that its statistics have at this budget."""
@@ -105,14 +126,9 @@ class Config(schema.Section, frozen=True):
 
 def load(path: str | Path) -> Config:
     """Read a file, strictly."""
+    values = read_toml(path)
     try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} cannot be read: {error}") from error
-    try:
-        return from_dict(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
-        raise ConfigError(f"{path} is not TOML: {error}") from error
+        return from_dict(values)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from error
 
@@ -168,9 +184,10 @@ def assignments(texts: Sequence[str]) -> dict[str, Any]:
     for text in texts:
         path, equals, value = text.partition("=")
         if not equals or "." not in path:
-            raise ConfigError(f"{text!r} is no assignment; write section.field=value.")
+            raise ConfigError(f"{shown(text)} is no assignment; write section.field=value.")
+        within("depth", path.count("."), f"{shown(path)} has {path.count('.'):,} dots")
         try:
-            values[path.strip()] = tomllib.loads(f"value = {value}")["value"]
+            values[path.strip()] = parse_toml(f"value = {value}")["value"]
         except tomllib.TOMLDecodeError:
             values[path.strip()] = value
     return values

@@ -1,20 +1,16 @@
 """Features in place of images in a run: its statistics are asked for once, whatever happens."""
 
 import hashlib
-import json
-import os
 from pathlib import Path
 from typing import Any
 
-from discreet import _storage as storage
 from discreet.data import Data
-from discreet.errors import ConfigError, PrivacyError
 from discreet.features.pipeline import Features, Pipeline
 from discreet.features.pipeline import load as load_statistics
 from discreet.features.pipeline import save as save_statistics
 from discreet.ledger import Ledger
 from discreet.release.batching import as_tensors
-from discreet.runs.folder import NOISE, STATISTICS, remove, write
+from discreet.runs.folder import NOISE, STATISTICS, remove, secret_noise, write
 from discreet.runs.progress import Watch
 from discreet.stages.plan import Plan
 
@@ -33,6 +29,11 @@ class FeaturedData:
         images, _ = as_tensors(part)
         return self._pipeline.extract(images, lambda d, n: self._watch.count(f"features of {which}", d, n))
 
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What a guarantee assumes of what makes the features."""
+        return self._pipeline.assumptions
+
     def data(self, folder: Path, plan: Plan, ledger: Ledger) -> Data:
         """The rows that are trained on; statistics that were released before are taken from the folder."""
         path, pipeline = folder / STATISTICS, self._pipeline
@@ -40,9 +41,10 @@ class FeaturedData:
             fitted = load_statistics(pipeline, path)
         else:
             self._watch.stage("asking for the features' statistics")
-            key = self._noise(folder)
             sampling = plan.sampling
             settings: Any = {"size": sampling.largest_batch_size, "adjacency": sampling.contract().adjacency}
+            question = f"statistics of {settings['size']} rows' features, {settings['adjacency']}; {pipeline.whitening}"
+            key = secret_noise(folder, question, self._digest)
             fitted = pipeline.fit(self._train, ledger, key=key, **settings)
             write(path, lambda scratch: save_statistics(fitted, scratch))
         remove(folder / NOISE)
@@ -53,28 +55,6 @@ class FeaturedData:
         if self._test is not None and data.test is not None:
             test = pipeline.rows(self._test, fitted), as_tensors(data.test)[1]
         return Data(data.name, train, test, self.shape, data.classes, data.note)
-
-    def _noise(self, folder: Path) -> bytes:
-        """What hides the statistics: drawn once, and on disk before they are counted.
-
-        If a crash comes before they are written, the same noise on the same data is the same answer, and not a new one.
-        """
-        path = folder / NOISE
-        if not storage.is_file(path):
-            key = os.urandom(32)
-            write(path, json.dumps({"key": key.hex(), "data": self._digest(key)}), private=True)
-            return key
-        try:
-            values = json.loads(storage.read_text(path))
-            key, data = bytes.fromhex(values["key"]), values["data"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise ConfigError(f"{path} cannot be read: {error}") from error
-        if len(key) != 32 or data != self._digest(key):
-            raise PrivacyError(
-                "the data is not what it was when the features' statistics were asked for, and the noise that was "
-                "drawn for them hides nothing twice. Go on with the same data, or begin a new run."
-            )
-        return key
 
     def _digest(self, key: bytes) -> str:
         """Of the images and of what makes features of them; it tells nothing without the key."""

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,15 +10,22 @@ from typing import Any
 from safetensors.torch import save_file
 
 from discreet import _storage as storage
+from discreet._documents import parse_json
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit.witness import RunAuditor
 from discreet.errors import ConfigError, PrivacyError
 from discreet.ledger import Ledger, conclude
+from discreet.ledger.extract import EXTRACT, write_extract
 from discreet.ledger.reading import has_hash
 from discreet.ledger.verification import verify_folder
 from discreet.runs import folder as run_folder
-from discreet.runs.folder import METRICS, STATISTICS, write
+from discreet.runs.config import Config
+from discreet.runs.folder import FOUND, METRICS, SCHEMA, STATISTICS, write
+from discreet.runs.trained.card import CARD, card
+from discreet.runs.trained.manifest import MANIFEST, Manifest
 from discreet.training.state import FitResult
+
+Made = tuple[Config, Manifest]  # what was asked for, and what it was trained as
 
 
 @dataclass(frozen=True)
@@ -33,21 +40,27 @@ class Outcome:
     anchor: str
     already: bool = False  # it had finished before
     audit: Mapping[str, Any] | None = None  # what canaries in it showed
+    stages: tuple[type[Any], ...] = ()  # bounds, noises and samplers of one's own
+    merit: Mapping[str, Any] | None = None  # what its figures on held-out data are worth
 
 
-def read_end(folder: str | Path) -> Outcome | None:
-    """How a run ended, if it has: derived from its ledger, and compared with what its folder says."""
-    place = Path(folder)
+def read_end(folder: str | Path, stages: Sequence[type[Any]] = ()) -> Outcome | None:
+    """How a run ended, if it has: derived from its ledger, and compared with what its folder says.
+
+    `stages` are bounds, noises and samplers of one's own, by class.
+    """
+    place, merit = Path(folder), None
     end = place / "end.json"
     if not os.path.lexists(end):
         return None
-    verified, own = verify_folder(place)
+    verified, own = verify_folder(place, stages)
     try:
-        values = json.loads(storage.read_text(end))
-        stated = Guarantee.from_json(storage.read_text(place / "guarantee.json"))
+        values = parse_json(storage.read_text(end))
+        stated = Guarantee.from_json(storage.read_text(place / "guarantee.json"), stages)
         accuracy, lost, anchor = values["accuracy"], values["lost"], values["anchor"]
         if own.ended:
-            measured = _last_accuracy(storage.read_text(place / METRICS))
+            last = _last(storage.read_text(place / METRICS))
+            measured, merit = last.get("accuracy"), last.get("merit")
             said = [("accuracy", accuracy, measured), ("lost", lost, own.lost), ("anchor", anchor, own.head)]
         else:
             said = [("anchor", has_hash(Path(verified.path), str(anchor)), True)]
@@ -68,16 +81,19 @@ def read_end(folder: str | Path) -> Outcome | None:
         )
     if own.ended and stated != own.guarantee:
         raise PrivacyError(f"{folder}/guarantee.json is not what its ledger proves, word for word; it was changed.")
-    return Outcome(place, own.guarantee, accuracy, True, lost, anchor, already=True)
+    own_stages = tuple(stages)
+    return Outcome(place, own.guarantee, accuracy, True, lost, anchor, already=True, stages=own_stages, merit=merit)
 
 
-def _last_accuracy(metrics: str) -> float | None:
-    """The accuracy of the last step that was measured."""
-    records = [json.loads(line) for line in metrics.splitlines()]
-    return max(records, key=lambda values: values["step"], default={}).get("accuracy")
+def _last(metrics: str) -> Mapping[str, Any]:
+    """What was measured of the last step; of two lines for it, after a crash, the later holds."""
+    records = [parse_json(line) for line in reversed(metrics.splitlines())]
+    return max(records, key=lambda values: values["step"], default={})
 
 
-def write_end(fitted: FitResult, folder: Path, ledger: Ledger, auditor: RunAuditor | None) -> Outcome:
+def write_end(
+    fitted: FitResult, folder: Path, ledger: Ledger, auditor: RunAuditor | None, made: Made | None = None
+) -> Outcome:
     """Write what a run leaves behind; the file that says it has finished comes last.
 
     The ledger is closed once the files are there whose hashes it has, and what is proven is what it proves.
@@ -88,15 +104,20 @@ def write_end(fitted: FitResult, folder: Path, ledger: Ledger, auditor: RunAudit
     if fitted.finished:
         weights = {n: t.detach().cpu().clone().contiguous() for n, t in fitted.model.state_dict().items()}
         write(folder / "model.safetensors", lambda path: save_file(weights, path))
-        names = ["model.safetensors", METRICS, STATISTICS]
+        names = ["model.safetensors", MANIFEST, METRICS, STATISTICS, SCHEMA, FOUND]
         if auditor is not None:
             audit = {"audited": "run"} | auditor.figures(fitted.guarantee)
             write(folder / "audit.json", json.dumps(audit))
             names.append("audit.json")
         end = {"files": run_folder.digests(folder, *names), "lost": fitted.lost}
     anchor = conclude(ledger, run, fitted.rests_on, end)
+    if fitted.finished and ledger.dataset is not None:  # one that goes on may release more than an extract says
+        write_extract(ledger, run, folder / EXTRACT)
     try:
-        proven = verify_folder(folder)[1].guarantee
+        own = verify_folder(folder, ledger.stages)[1]
+        proven = own.guarantee
+        if fitted.finished and made is not None:
+            write(folder / CARD, card(folder, *made, own, fitted.accuracy))
     except ConfigError:  # it was stopped before anything was counted
         proven = fitted.guarantee
     write(folder / "guarantee.json", proven.to_json())
@@ -105,4 +126,15 @@ def write_end(fitted: FitResult, folder: Path, ledger: Ledger, auditor: RunAudit
         write(folder / "end.json", json.dumps({"accuracy": fitted.accuracy, "lost": fitted.lost, "anchor": anchor}))
         if auditor is not None:
             auditor.forget_secret()
-    return Outcome(folder, proven, fitted.accuracy, fitted.finished, fitted.lost, anchor, audit=audit)
+    merit = fitted.records[-1].get("merit") if fitted.records else None
+    return Outcome(
+        folder,
+        proven,
+        fitted.accuracy,
+        fitted.finished,
+        fitted.lost,
+        anchor,
+        audit=audit,
+        stages=ledger.stages,
+        merit=merit,
+    )

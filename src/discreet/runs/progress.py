@@ -1,5 +1,6 @@
 """How anything goes, told on a terminal by bars and elsewhere by plain lines; and signals that stop a run cleanly."""
 
+import json
 import signal
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
@@ -10,6 +11,8 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
+from discreet._terminal import Patient, Terminal
+
 _LINES_EVERY = 10.0  # seconds, where there is no terminal
 
 
@@ -18,6 +21,7 @@ class Watch:
     """Is told how a run goes, and may stop it."""
 
     stage: Callable[[str], None] = lambda words: None
+    say: Callable[[str], None] = lambda words: None
     begin: Callable[[int, int], None] = lambda done, steps: None
     step: Callable[[int], None] = lambda step: None
     record: Callable[[Mapping[str, Any]], None] = lambda record: None
@@ -50,6 +54,11 @@ class Display:
             self._said = time.monotonic()
             self._console.print(words, soft_wrap=True, highlight=False)
 
+    def always(self, words: str) -> None:
+        """A line, on a terminal too: above the bars."""
+        if words:
+            self._console.print(words, soft_wrap=True, highlight=False, markup=False)
+
     def bar(self, name: str, *, words: str | None = None, **fields: Any) -> None:
         """Update the bar of this name: its `words`, a `note`, and rich's own completed, total, visible."""
         if not self.terminal:
@@ -76,12 +85,12 @@ class Display:
 @contextmanager
 def display(console: Console | None = None, *, lasting: bool = False) -> Generator[Display]:
     """A display on the error stream, or on a console; a `lasting` one leaves its last bars on the terminal."""
-    console = Console(stderr=True) if console is None else console
+    console = Terminal(stderr=True) if console is None else console
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal, transient=not lasting) as bars:
@@ -121,6 +130,31 @@ def _signals() -> Generator[Callable[[], int]]:
             signal.signal(number, handler)
 
 
+@contextmanager
+def watching_in_json(*, quiet: bool = False) -> Generator[tuple[Watch, Callable[[], int]]]:
+    """The same, told on the error stream as a JSON object a line: `event`, `at`, and what the event has to say."""
+
+    stream = Patient()
+
+    def tell(event: str, **said: Any) -> None:
+        if not quiet:
+            at = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+            stream.write(f"{json.dumps({'event': event, 'at': at, **said})}\n")
+            stream.flush()
+
+    with _signals() as stopped:
+        yield (
+            Watch(
+                stage=lambda words: tell("stage", stage=words),
+                say=lambda words: tell("notice", notice=words) if words else None,
+                begin=lambda done, steps: tell("begin", step=done, steps=steps),
+                record=lambda record: tell("record", **record),
+                stop=lambda: bool(stopped()),
+            ),
+            stopped,
+        )
+
+
 class _Told:
     """A run on a display: one bar, or lines for a log.
 
@@ -134,6 +168,7 @@ class _Told:
     def watch(self) -> Watch:
         return Watch(
             stage=lambda words: self._shown.bar("run", words=words),
+            say=self._shown.always,
             begin=self._begin,
             step=self._step,
             record=self._record,

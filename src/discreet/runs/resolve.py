@@ -11,6 +11,7 @@ from discreet.errors import ConfigError
 from discreet.runs.config import Config
 from discreet.runs.schema import MethodSection, StagesSection
 from discreet.stages import presets
+from discreet.stages.own import by_class_name, named_here
 from discreet.stages.plan import Plan
 
 if TYPE_CHECKING:
@@ -33,15 +34,26 @@ def plan(config: Config, examples: int, model: "nn.Module | None" = None) -> Pla
     Raises:
         ConfigError: the method or a stage cannot be made of its settings.
     """
+    if config.tune is not None:
+        from discreet.runs.tuned import tuned_plan
+
+        planned = tuned_plan(config, config.tune, examples, model)
+        return planned if model is None else planned.fit_to(model)
     grown, rows = config.beside_canaries(examples), examples + config.audit.canaries
     if config.stages is not None:
         planned = _staged(grown, config.stages, rows)
     else:
-        planned = _preset(grown, config.method or MethodSection(), rows, model)
+        planned = preset_plan(grown, config.method or MethodSection(), rows, model)
     if config.federated is not None and planned.sampling.contract().unit == "example":
         sampling: Any = planned.sampling
         planned = replace(planned, sampling=replace(sampling, unit="user"))
     return planned if model is None else planned.fit_to(model)
+
+
+def own_stages(config: Config) -> tuple[type[Any], ...]:
+    """The classes of one's own that a config's stages name, imported."""
+    stages = config.stages
+    return () if stages is None else named_here([stages.sampling, stages.bound, stages.noise, stages.denoise])
 
 
 def pipeline(config: Config) -> "Pipeline":
@@ -61,7 +73,8 @@ def pipeline(config: Config) -> "Pipeline":
     return features.spending(math.sqrt(share) * gdp.mu(budget.epsilon, budget.delta))
 
 
-def _preset(config: Config, method: MethodSection, examples: int, model: "nn.Module | None") -> "Plan":
+def preset_plan(config: Config, method: MethodSection, examples: int, model: "nn.Module | None") -> "Plan":
+    """A preset's plan, solved for the budget beside all else that is asked of the data."""
     preset = getattr(presets, method.name)
     budget = config.budget
     length = {"epochs": budget.epochs} if budget.steps is None else {"steps": budget.steps}
@@ -84,8 +97,9 @@ def _preset(config: Config, method: MethodSection, examples: int, model: "nn.Mod
         sizes = [p.numel() for p in model.parameters() if p.requires_grad]
         facts = {"parameters": sum(sizes), "tensors": len(sizes)}
         own |= {k: v for k, v in facts.items() if k in settings and k not in method.settings}
-    total = budget.epsilon if config.features is not None else None
-    if total is not None:  # solved below, beside the statistics of features
+    alone = config.features is None and not _asks_of_table(config)
+    total = None if alone else budget.epsilon
+    if total is not None:  # solved below, beside the statistics of features or what is asked of a table
         own |= {"epsilon": None, "noise": 1.0}
     try:
         plan = preset(**own, **method.settings)
@@ -94,12 +108,23 @@ def _preset(config: Config, method: MethodSection, examples: int, model: "nn.Mod
         raise ConfigError(f"{method.name} cannot be made of {method.settings!r}: {error}") from error
 
 
+def _asks_of_table(config: Config) -> bool:
+    """Whether a table's schema leaves something open that is asked for."""
+    from discreet.runs.tables import facts_of
+
+    facts = facts_of(config)
+    return facts is not None and bool(facts.private)
+
+
 def _staged(config: Config, stages: StagesSection, examples: int) -> "Plan":
     budget = config.budget
-    sampling = {**stages.sampling, "batch_size": budget.batch_size}
+    named = by_class_name(stages.sampling)
+    sampling = {**named, "batch_size": budget.batch_size}
     if "rate" not in sampling:
         sampling["examples"] = examples
-    if sampling.get("type") == "Allocation" and "batches" in sampling:
+    if sampling.get("type") == "WeightedPoisson":  # each of whose strata has its own
+        sampling = named
+    elif sampling.get("type") == "Allocation" and "batches" in sampling:
         del sampling["batch_size"]
     elif sampling.get("type") == "Allocation":
         sampling["batches"] = max(1, round(examples / sampling.pop("batch_size")))
@@ -108,14 +133,14 @@ def _staged(config: Config, stages: StagesSection, examples: int) -> "Plan":
         "steps": 0 if budget.steps is None else budget.steps,
         "delta": budget.delta,
         "sampling": sampling,
-        "bound": stages.bound,
-        "noise": stages.noise,
+        "bound": by_class_name(stages.bound),
+        "noise": by_class_name(stages.noise),
         "allocation": stages.allocation,
         "microbatch": stages.microbatch,
         "hardening": stages.hardening,
-        **({} if stages.denoise is None else {"denoise": stages.denoise}),
+        **({} if stages.denoise is None else {"denoise": by_class_name(stages.denoise)}),
     }
-    plan = Plan.from_dict(values)
+    plan = Plan.from_dict(values, own_stages(config))
     if budget.steps is None:
         plan = replace(plan, steps=plan.sampling.steps_for(budget.epochs))
     if stages.noise_schedule:

@@ -22,13 +22,21 @@ class DataSection(Section, frozen=True):
     name: Annotated[
         str,
         doc(
-            "digits, mnist, fashion-mnist, cifar10, a .csv, .parquet or .npz file, a folder of images, module:function"
+            "digits, mnist, fashion-mnist, cifar10, a .csv, .parquet or .npz file, a folder of images, "
+            "module:function (which runs that code)"
         ),
     ] = "digits"
     folder: Annotated[str | None, doc("where the files are; otherwise DISCREET_DATA, a cache, or a download")] = None
     download: Annotated[bool, doc("whether files that are not there may be fetched")] = True
     label: Annotated[str | None, doc("the column that is to be predicted, of a table")] = None
-    schema: Annotated[str | None, doc("a TOML file with each column's public range or categories")] = None
+    schema: Annotated[
+        str | None,
+        doc("a TOML file with each column's range or words; if not given people.schema.toml beside people.csv"),
+    ] = None
+    private_share: Annotated[
+        float,
+        doc("the part of the budget, as 1 / noise^2 adds up, that is spent on what a table's schema marks as private"),
+    ] = 0.1
     test_fraction: Annotated[float, doc("how much of a table is held out, by a fixed random choice")] = 0.2
     validation: Annotated[
         float,
@@ -52,7 +60,8 @@ class FeaturesSection(Section, frozen=True):
     extractors: Annotated[
         Table,
         doc(
-            "tables by name, as [features.extractors.fine] with kind = 'patches' or 'scattering', its settings, and "
+            "tables by name, as [features.extractors.fine] with kind = 'patches', 'scattering' or 'backbone' (a public "
+            "network, as network = 'efficientnet-lite0'), its settings, and "
             "perhaps tables upright, as {spread = 0.5}, and rehearsed, as {power = 0.25}; their rows are put one "
             "behind the other"
         ),
@@ -80,7 +89,13 @@ class FeaturesSection(Section, frozen=True):
 class ModelSection(Section, frozen=True):
     """What is trained."""
 
-    name: Annotated[str, doc("linear, mlp, cnn, abadi, belu, alexnet, wrn-16-4, or module:function")] = "mlp"
+    name: Annotated[
+        str,
+        doc(
+            "linear, mlp, cnn, abadi, belu, alexnet, wrn-16-4, efficientnet-lite0, minilm-l6, or module:function "
+            "(which runs that code)"
+        ),
+    ] = "mlp"
     settings: Annotated[Table, doc("the model's own settings, as hidden = [64] or activation = 'relu'")] = {}
 
 
@@ -115,6 +130,9 @@ class BudgetSection(Section, frozen=True):
     epochs: Annotated[float, doc("how often each example takes part, on average")] = 20.0
     steps: Annotated[int | None, doc("how many releases, instead of epochs")] = None
     batch_size: Annotated[int, doc("how many examples take part in a step, on average")] = 256
+    batch_share: Annotated[
+        float | None, doc("how much of the examples takes part in a step, on average, instead of batch_size")
+    ] = None
 
 
 class OptimizerSection(Section, frozen=True):
@@ -188,6 +206,44 @@ class FederatedSection(Section, frozen=True):
     ] = "auto"
 
 
+class TuneSection(Section, frozen=True):
+    """A search over settings whose cost is inside the guarantee: discreet tune.
+
+    A number of trials is drawn, each with settings drawn from the space, and only the best is released. [budget]
+    epsilon is that of everything together.
+    """
+
+    space: Annotated[
+        Table,
+        doc(
+            "the settings that are drawn: a list to choose from, as budget.epochs = [10.0, 30.0], or a range, as "
+            "optimizer.learning_rate = {low = 0.1, high = 4.0, log = true}"
+        ),
+    ] = {}
+    runs: Annotated[float, doc("how many trials there are, on average; their number itself is drawn in secret")] = 10.0
+    distribution: Annotated[
+        Literal["logarithmic", "geometric", "poisson"],
+        doc("of their number; logarithmic costs least, and poisson varies least but may be none"),
+    ] = "logarithmic"
+    score: Annotated[
+        Literal["noisy", "held-out"],
+        doc("by what the best is known: right answers on the training rows with noise, or on held-out rows without"),
+    ] = "noisy"
+    score_noise: Annotated[
+        float | None, doc("noise on the number of right answers; if not given such that it takes 2 % of the budget")
+    ] = None
+
+
+class SweepSection(Section, frozen=True):
+    """A grid of settings on data that is public, or stands for private data: discreet sweep. Nothing is charged."""
+
+    space: Annotated[
+        Table,
+        doc("the settings that are tried, each a list, as budget.epsilon = [1.0, 3.0] or run.seed = [0, 1]"),
+    ] = {}
+    public: Annotated[bool, doc("that the data is public or made up; data that discreet knows by name is")] = False
+
+
 class EvaluationSection(Section, frozen=True):
     """Accuracy on held-out data, which must not be private, or not the same data."""
 
@@ -223,11 +279,55 @@ class RunSection(Section, frozen=True):
     preflight: Annotated[bool, doc("whether the first batch is probed for what would break the guarantee")] = True
     memory: Annotated[float, doc("memory of a step, in times an ordinary one's: more may be faster")] = 1.3
     tensorboard: Annotated[bool, doc("also write TensorBoard logs")] = False
+    callbacks: Annotated[list[str], doc("trackers that are told how it goes, as module:Class")] = []
     device: Annotated[str, doc("cpu, cuda or another torch device")] = "cpu"
-    ledger: Annotated[str | None, doc("the ledger of a data set, which caps all its runs; the run's own otherwise")] = (
+    ledger: Annotated[
+        str | None, doc("the file that counts it; if not given the data set's in datasets/ beside the run's folder")
+    ] = None
+    alone: Annotated[
+        bool, doc("do not count it with the other runs on its data, but in a ledger of its own; the guarantee says so")
+    ] = False
+    reserve: Annotated[int, doc("steps a line of the ledger counts ahead: faster, but a stop wastes the rest")] = 1
+    dataset: Annotated[str | None, doc("the data set's name; if not given that of its file, without the ending")] = None
+    dataset_epsilon: Annotated[float | None, doc("the most that all runs on the data set may come to together")] = None
+    dataset_delta: Annotated[
+        float | None, doc("the delta at which these are added up; if not given that of the first run")
+    ] = None
+
+
+class StatementSection(Section, frozen=True):
+    """What only people can say of a run: it goes on its page and into its registry entry. Nothing here is checked."""
+
+    name: Annotated[str | None, doc("of what is published")] = None
+    description: Annotated[str | None, doc("what it is, in a sentence")] = None
+    curators: Annotated[list[str], doc("who publishes it and answers for it")] = []
+    purpose: Annotated[str | None, doc("what it is meant for")] = None
+    region: Annotated[str | None, doc("the region that the data are about, or whose laws apply")] = None
+    sector: Annotated[
+        Literal["Technology", "Healthcare", "Education", "Government", "Energy", "Finance"] | None,
+        doc("the industry or domain"),
+    ] = None
+    published: Annotated[str | None, doc("the day of publication, as 2026-11-19")] = None
+    authors: Annotated[list[str], doc("who filled this table in")] = []
+    domain: Annotated[str | None, doc("which data sets could have been there")] = None
+    collection: Annotated[str | None, doc("how the data were collected, and who sees them on the way")] = None
+    unit: Annotated[str | None, doc("what a unit is in words, as a person or a visit")] = None
+    public: Annotated[str | None, doc("what else of the data is public, or released without noise")] = None
+    released_to: Annotated[str | None, doc("who gets the model, and who could")] = None
+    releases: Annotated[Literal["one", "many"] | None, doc("whether there will be more releases of the same data")] = (
         None
     )
-    reserve: Annotated[int, doc("steps a line of the ledger counts ahead: faster, but a stop wastes the rest")] = 1
-    dataset: Annotated[str | None, doc("the data set's name in that ledger")] = None
-    dataset_epsilon: Annotated[float | None, doc("the cap on all runs on the data set together")] = None
-    dataset_delta: Annotated[float | None, doc("the delta of that cap")] = None
+    data_source: Annotated[Literal["static", "dynamic"] | None, doc("whether new data keep coming in")] = None
+    actors: Annotated[str | None, doc("who sees what, and why they are trusted with it")] = None
+    key: Annotated[str | None, doc("where the key that signs the ledger is, and who has it")] = None
+    security: Annotated[str | None, doc("how data, machines and checkpoints are protected, and who has access")] = None
+    tuning: Annotated[str | None, doc("how settings were chosen, on which data, and whether that was counted")] = None
+    exploration: Annotated[str | None, doc("what was looked at in the data before, and whether that was counted")] = (
+        None
+    )
+    timing: Annotated[str | None, doc("who could see times, sizes of batches or logs")] = None
+    evaluation: Annotated[str | None, doc("what the held-out data are, and whether they are private")] = None
+    bias: Annotated[str | None, doc("whom the model serves badly, and how that was looked at")] = None
+    justification: Annotated[str | None, doc("why epsilon, unit and method are what they are")] = None
+    sources: Annotated[str | None, doc("where more can be read")] = None
+    notes: Annotated[str | None, doc("anything else")] = None

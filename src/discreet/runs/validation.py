@@ -5,13 +5,17 @@ from pathlib import Path
 
 from torch import nn
 
-from discreet._check import check_int, check_positive
+from discreet import _storage as storage
+from discreet._check import check_int, check_positive, shown
+from discreet._limits import within
 from discreet.audit.one_run import check_level
 from discreet.distributed.ranks import refuse
 from discreet.errors import ConfigError
 from discreet.runs.build import DATA_SETTINGS, augmentation, device, make_ledger, make_optimizer, make_schedule
 from discreet.runs.config import Config
+from discreet.runs.registry import check_name, name_of_data
 from discreet.runs.schema import AugmentationSection, FederatedSection
+from discreet.runs.tuned import check_tune
 
 
 def check(config: Config) -> None:
@@ -22,6 +26,8 @@ def check(config: Config) -> None:
         _check_federated(config, config.federated)
     if config.features is not None:
         _check_features(config)
+    if config.tune is not None:
+        check_tune(config, config.tune)
     check_positive("[evaluation] every", config.evaluation.every)
     check_int("[evaluation] batch_size", config.evaluation.batch_size, least=1)
     check_positive("[run] checkpoint_every", run.checkpoint_every, zero=True)
@@ -31,16 +37,19 @@ def check(config: Config) -> None:
     if not 0 <= config.averaging.decay < 1:
         raise ConfigError(f"[averaging] decay is {config.averaging.decay!r}; it must be from 0 to below 1.")
     changes = augmentation(config)
-    if check_int("[augmentation] copies", config.augmentation.copies, least=1) > 1 and changes is None:
+    copies = check_int("[augmentation] copies", config.augmentation.copies, least=1)
+    within("copies", copies, f"[augmentation] copies is {copies:,}")
+    if copies > 1 and changes is None:
         raise ConfigError(
             f"[augmentation] copies is {config.augmentation.copies}, but nothing changes them: they would all be the "
             "same; say flip or shift."
         )
     if config.audit.canaries:
         _check_audit(config)
-    if run.ledger is None and (run.dataset, run.dataset_epsilon, run.dataset_delta) != (None, None, None):
-        raise ConfigError("[run] dataset and its cap are of a data set's ledger; say ledger = ... where it is.")
+    check_counting(config)
     make_ledger(config, Path())
+    if run.ledger is not None:
+        _check_place(run.ledger)
     for section, settings, own in (
         ("data", config.data.settings, DATA_SETTINGS),
         ("model", config.model.settings, ("name", "shape", "outputs")),
@@ -54,6 +63,30 @@ def check(config: Config) -> None:
         raise ConfigError("[run] tensorboard needs a package: pip install 'discreet[tensorboard]'.")
 
 
+def check_counting(config: Config) -> None:
+    """Refuse a cap where nothing is counted together."""
+    run = config.run
+    capped = (run.dataset_epsilon, run.dataset_delta) != (None, None)
+    if run.alone and (run.dataset is not None or run.ledger is not None or capped):
+        raise ConfigError("[run] alone is of a run that no data set counts; leave it out, or dataset, ledger and cap.")
+    if capped and run.dataset is None and (run.ledger is not None or name_of_data(config) is None):
+        raise ConfigError(
+            f"a cap is of all runs on a data set, and {config.data.name!r} has no file that names one; say --dataset."
+        )
+    if run.ledger is None and not run.alone:
+        check_name(run.dataset or name_of_data(config))
+    if run.dataset_epsilon is not None:
+        check_positive("[run] dataset_epsilon (--cap)", run.dataset_epsilon)
+
+
+def _check_place(ledger: str) -> None:
+    """Refuse a data set's ledger that cannot be one, before a run's folder is made."""
+    try:
+        storage.is_file(ledger)
+    except OSError as error:
+        raise ConfigError(f"[run] ledger {shown(ledger)} cannot be used: {error}") from error
+
+
 def _check_features(config: Config) -> None:
     """Refuse what does not go with features."""
     config.pipeline()
@@ -62,7 +95,6 @@ def _check_features(config: Config) -> None:
         (config.federated is not None, "[federated]: their statistics are of rows, and it protects users"),
         (config.audit.canaries > 0, "[audit] canaries: these are rows of which the statistics know nothing"),
         (config.augmentation != AugmentationSection(), "[augmentation]: it changes images"),
-        (config.run.ledger is not None, "[run] ledger: the run's own must count the statistics beside the training"),
     ):
         if wrong:
             raise ConfigError(f"[features] do not go with {words}; leave one of them out.")

@@ -1,6 +1,7 @@
 """Who took part when: what a server must remember so that nobody takes part too often, or too soon again."""
 
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -33,9 +34,12 @@ class Attendance:
         self._missed(0, released)
 
     def _missed(self, first: int, stop: int) -> None:
-        """Steps were released of which nothing is known: all may have taken part, as often as is allowed."""
+        """Steps were released of which nothing is known: all may have taken part, as often as is allowed.
+
+        So may those who were drawn ahead, for a later step: that draw is given up.
+        """
         if stop > first:
-            np.maximum(self._last, stop - 1, out=self._last)
+            self._last[:] = stop - 1
             self._times += -(-(stop - first) // self._sampler.separation)
 
     def draw(
@@ -51,8 +55,8 @@ class Attendance:
                 raise ConfigError(f"someone is available who is none of the {length} {self._sampler.unit}s.")
             there[np.asarray(available, np.intp)] = True
             may &= there
-        found = may.nonzero()[0]
-        chosen = np.sort(found[stream.subset(len(found), self._sampler.batch_size)])
+        eligible = may.nonzero()[0]
+        chosen = np.sort(eligible[stream.subset(len(eligible), self._sampler.batch_size)])
         self._times[chosen] += ~again[chosen]
         self._last[chosen] = step
         return chosen
@@ -74,6 +78,11 @@ class Attendance:
             fits = fits and tensor.shape == self._last.shape
         if not fits or bool((state["last"] < -self._sampler.separation).any()) or bool((state["times"] < 0).any()):
             raise PrivacyError("the state's 'attendance' does not fit the plan; load it as it was saved.")
+
+    @staticmethod
+    def digest(state: Mapping[str, Any]) -> str:
+        """The same for the same state: it hides nothing from who can guess who took part, and is not to be shown."""
+        return sha256(b"".join(state[name].numpy().tobytes() for name in ("last", "times"))).hexdigest()
 
     def load_state_dict(self, state: Mapping[str, Any], saved_at: int, released: int) -> None:
         """Take over what was remembered after `saved_at` releases, in a run that has made `released` by now."""

@@ -1,14 +1,18 @@
 """The guarantee of a plan: what its releases prove, and what that rests on."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from discreet.accounting.events import Event
 from discreet.accounting.guarantee import Claim, Condition, Guarantee, Status, guarantee
+from discreet.accounting.shuffling import lower_bound
+from discreet.accounting.tuning import Tuning
 from discreet.stages.participation import (
     is_correlated,
 )
+from discreet.stages.sampling import Shuffled
 from discreet.stages.sensitivity import Layout
 
 if TYPE_CHECKING:
@@ -29,6 +33,7 @@ def guarantee_of(
     conditions = (
         Condition(words.format(unit=who.unit), taking_part),
         *_remembered(plan),
+        *_reached(plan, layout),
         Condition(f"each {who.unit}'s share of each sum was bounded before the noise was added", "proven"),
         *(Condition(text, "proven") for text in premises),
         *_ARITHMETIC[plan.mechanism.hardening],
@@ -45,8 +50,7 @@ def guarantee_of(
         Condition("settings were chosen without these rows, or by noisy scores that a ledger counts", "assumed"),
     )
     if plan.tuning is not None:
-        best = "the best run was chosen by a score that is itself private or of public data, and only it was released"
-        conditions = (*conditions, Condition(best, "assumed"))
+        conditions = (*conditions, *_of_a_choice(plan.tuning))
     proven = guarantee(
         events,
         plan.delta,
@@ -57,6 +61,22 @@ def guarantee_of(
         steps=plan.steps,
     )
     return replace(proven, claims=_claims(plan, layout) if proven.group == 1 else ())
+
+
+def _of_a_choice(tuning: Tuning) -> tuple[Condition, ...]:
+    """What the guarantee of the best of several runs rests on."""
+    if tuning.distribution == "all":
+        return (Condition("there were no more runs than are counted", "assumed"),)
+    held_out = "a score of rows that are not protected, or of public data, or one that is private and counted elsewhere"
+    by = "a score with noise, which is counted" if tuning.score == "noisy" else held_out
+    return (
+        Condition(f"the best run was chosen by {by}, and only it was released", "assumed"),
+        Condition(
+            "how many runs there were, and their settings, were drawn once and without the data; the number, the time "
+            "that all took and every other run stay secret",
+            "assumed",
+        ),
+    )
 
 
 def _claims(plan: "Plan", layout: Layout | None) -> tuple[Claim, ...]:
@@ -103,21 +123,43 @@ _TAKING_PART = {
 }
 
 
+def _reached(plan: "Plan", layout: Layout | None) -> tuple[Condition, ...]:
+    """What an attack reaches, where far more is proven than is known to be needed."""
+    sampling, mechanism = plan.sampling, plan.mechanism
+    usual = mechanism.bound.needs == "norms" and mechanism.microbatch == 1 and not plan.noise_schedule
+    if not isinstance(sampling, Shuffled) or not usual or not mechanism.noise.law.gaussian:
+        return ()
+    query = plan.event(layout)
+    passes = plan.steps // sampling.steps_in_a_pass
+    least = lower_bound(
+        query.multiplier, sampling.examples, sampling.batch_size, passes, plan.delta,
+        replaced=query.adjacency == "replace",
+    )  # fmt: skip
+    if least == 0:
+        return ()
+    least = math.floor(100 * least) / 100
+    words = f"no proof for passes in a random order, with this noise, can say less than {least:g}: an attack reaches it"
+    return (Condition(words, "proven"),)
+
+
 def _remembered(plan: "Plan") -> tuple[Condition, ...]:
-    """What is to be said where steps have to do with each other."""
-    found = []
+    """What is to be said where steps have to do with each other, or chances with places."""
+    conditions = []
     if is_correlated(plan.mechanism.noise):
         last = getattr(plan.mechanism.noise, "width", 0) - 1
         whose = (
             "all earlier noise" if last == float("inf") else f"the noise of the last {last:g} step{'s' * (last > 1)}"
         )
         after = "a run that was taken up again went on with fresh noise (C5, C6)"
-        found.append(Condition(f"the noise of each step takes back a part of {whose}, and {after}", "proven"))
+        conditions.append(Condition(f"the noise of each step takes back a part of {whose}, and {after}", "proven"))
     who = plan.sampling.contract()
+    beside: str = getattr(plan.sampling, "assumes", "")
+    if beside:
+        conditions.append(Condition(beside.format(unit=who.unit), "assumed"))
     if plan.continues and (who.separation > 1 or who.most is not None):
         order = (
             f"the numbers of the {who.unit}s, by which they take part, do not depend on what any of them holds, and "
             "stay the same when the run is taken up again"
         )
-        found.append(Condition(order, "assumed"))
-    return tuple(found)
+        conditions.append(Condition(order, "assumed"))
+    return tuple(conditions)

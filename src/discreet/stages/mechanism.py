@@ -219,8 +219,8 @@ class Mechanism:
         contract = self.contract_for(layout)
         scale = self.noise.scale
         if scale is None:
-            known = contract or self._contract_of_any_model()
-            scale = effective_multiplier(known, self.scales(known))
+            stated = contract or self._contract_of_any_model()
+            scale = effective_multiplier(stated, self.scales(stated))
         law = self.noise.law
         if law.gaussian or scale == 0:
             return Query(scale, hardening=self.hardening)

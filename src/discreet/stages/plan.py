@@ -1,6 +1,5 @@
 """What will be done, declared before the data are seen: sampling, mechanism, steps and delta."""
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import InitVar, dataclass, replace
 from functools import cached_property
@@ -8,6 +7,9 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from discreet._check import check_int, check_positive
+from discreet._documents import read_toml
+from discreet._limits import within
+from discreet.accounting.event_serialization import tuning_from_dict, tuning_to_dict
 from discreet.accounting.events import Event, Participation, check_units
 from discreet.accounting.guarantee import Guarantee
 from discreet.accounting.serialization import build, describe, to_toml
@@ -70,6 +72,7 @@ SAMPLERS = (
     _sampling.CyclicPoisson,
     _sampling.FixedOrder,
     _sampling.MinSeparation,
+    _sampling.WeightedPoisson,
 )
 
 
@@ -107,7 +110,7 @@ class Plan:
             object.__setattr__(self, "steps", self.sampling.steps_for(check_positive("epochs", epochs)))
         if self.steps == -1:
             raise ConfigError("a plan needs its length, declared in advance; give steps= or epochs=.")
-        check_int("steps", self.steps, least=0)
+        within("steps", check_int("steps", self.steps, least=0), f"the plan has {self.steps:,} steps")
         check(self.sampling, self.mechanism)
         object.__setattr__(self, "mechanism", solved_for(self.mechanism, self.sampling, self.steps))
         if self.mechanism.microbatch > self.sampling.batch_size:
@@ -178,7 +181,7 @@ class Plan:
         query = whole_run_query(self, layout) if self.whole_run else self.mechanism.query(layout)
         return Event.of(self.sampling.contract(), query, count, group, theorem_of(self))
 
-    @property
+    @cached_property
     def whole_run(self) -> bool:
         """Whether the whole run is one release, charged with its first step."""
         return is_whole_run(self.sampling, self.mechanism)
@@ -217,10 +220,10 @@ class Plan:
                 pass over the data that was broken off is charged whole, and a new one counts anew. Of a plan that
                 `continues`, all that the ledger has counted came before.
         """
-        if self.whole_run:
-            return min(1, after + steps) - min(1, after)
         if self.charges_each_step:
             return steps
+        if self.whole_run:
+            return min(1, after + steps) - min(1, after)
         count = self.sampling.participations
         return count(after + steps) - count(after)
 
@@ -282,9 +285,8 @@ class Plan:
     def load(cls, path: str | Path, stages: Sequence[type[Any]] = ()) -> "Plan":
         """Read a plan from TOML, strictly; `stages` are your own bounds, noises and samplers, by class."""
         try:
-            text = Path(path).read_text(encoding="utf-8")
-            return cls.from_dict(tomllib.loads(text), stages)
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            return cls.from_dict(read_toml(path), stages)
+        except ConfigError as error:
             raise ConfigError(f"{path} cannot be read as a plan: {error}") from error
 
     def to_dict(self) -> dict[str, Any]:
@@ -305,7 +307,7 @@ class Plan:
             "bound": describe(self.mechanism.bound),
             "noise": describe(self.mechanism.noise),
             **({} if self.mechanism.denoise is None else {"denoise": describe(self.mechanism.denoise)}),
-            **({} if self.tuning is None else {"tuning": describe(self.tuning)}),
+            **({} if self.tuning is None else {"tuning": tuning_to_dict(self.tuning)}),
         }
 
     @classmethod
@@ -334,7 +336,7 @@ class Plan:
             steps=values["steps"],
             delta=values["delta"],
             epsilon=values.get("epsilon"),
-            tuning=build(values["tuning"], [Tuning]) if "tuning" in values else None,
+            tuning=tuning_from_dict(values["tuning"], stages) if "tuning" in values else None,
             noise_schedule=values.get("noise_schedule", ()),
         )
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from discreet._check import check_int, check_positive
 from discreet.accounting import cost
-from discreet.accounting.calibrate import calibrate
+from discreet.accounting.calibrate import calibrate, largest
 from discreet.errors import ConfigError
 from discreet.stages.bounds import Clip
 from discreet.stages.mechanism import Mechanism, Noise
@@ -93,14 +93,10 @@ def _sampler(name: str, examples: int, batch_size: int, unit: str) -> Sampler:
 
 def _largest_batch(plan_of: Callable[[int], Plan], examples: int, epsilon: float, group: int) -> Plan:
     """The largest batch size at a fixed number of epochs that fits: its steps follow from it."""
-    low, high = 0, examples + 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        fits = _spent(plan_of(middle), group) <= epsilon
-        low, high = (middle, high) if fits else (low, middle)
-    if low == 0:
+    size = largest(lambda n: _spent(plan_of(n), group), epsilon, examples, min(examples, 256))
+    if size == 0:
         raise ConfigError(f"not even batch size 1 fits epsilon {epsilon:g}; add noise or take fewer epochs.")
-    return replace(plan_of(low), epsilon=epsilon)
+    return replace(plan_of(size), epsilon=epsilon)
 
 
 def _spent(plan: Plan, group: int) -> float:
@@ -152,14 +148,16 @@ def correlated(plan: Plan, epsilon: float) -> tuple[Alternative, ...]:
         ("bands", coins, BandedGaussian()),
         ("BLT, no coins", order, BLTGaussian()),
     )
-    made = []
+    alternatives = []
     for name, who, law in kinds:
         free = replace(plan, sampling=who, mechanism=replace(plan.mechanism, noise=law), epsilon=None)
         solved = calibrate(free, epsilon)
-        made.append(
-            Alternative(name, solved, solved.rms_error / (made[0].plan.rms_error if made else solved.rms_error))
+        alternatives.append(
+            Alternative(
+                name, solved, solved.rms_error / (alternatives[0].plan.rms_error if alternatives else solved.rms_error)
+            )
         )
-    return tuple(made)
+    return tuple(alternatives)
 
 
 def advice(alternatives: tuple[Alternative, ...]) -> str:

@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import ClassVar, Protocol
 
 from discreet.accounting.events import Magnitudes
@@ -18,6 +19,12 @@ class Layout:
     @cached_property
     def sizes(self) -> tuple[int, ...]:
         return tuple(math.prod(shape) for shape in self.shapes)
+
+    @cached_property
+    def columns(self) -> dict[str, tuple[int, int]]:
+        """Where each parameter begins and ends in a row that has all of them side by side."""
+        ends = list(accumulate(self.sizes))
+        return {name: (end - size, end) for name, size, end in zip(self.names, self.sizes, ends, strict=True)}
 
 
 @dataclass(frozen=True)

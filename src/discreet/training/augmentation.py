@@ -21,7 +21,7 @@ class Images:
     shift: int = 0
 
     def __post_init__(self) -> None:
-        check_int("an augmentation's shift", self.shift, least=0)
+        check_int("an augmentation's shift", self.shift, least=0, most=1000)
 
     def __call__(self, images: Tensor) -> Tensor:
         if images.dim() != 4:

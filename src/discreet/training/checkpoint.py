@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from discreet import _storage as storage
+from discreet._documents import parse_json
 from discreet.distributed.ranks import is_sharded
 from discreet.errors import ConfigError
 from discreet.release.session import Session
@@ -48,8 +49,16 @@ def save_checkpoint(
 ) -> None:
     """Write model, optimizer, schedule and the private state to one file, which replaces the last one in one move.
 
-    `extra` is anything of plain values and tensors. Where several processes train together, rank 0 writes it, and the
+    Where several processes train together, rank 0 writes it, and the
     others have nothing to do.
+
+    Args:
+        path: of the file, which is replaced.
+        model: whose weights are saved.
+        private: what `attach` returned.
+        optimizer: whose state is saved, if one is given.
+        schedule: whose state is saved, if one is given.
+        extra: anything of plain values and tensors.
     """
     if any(is_sharded(p) for p in model.parameters()):
         raise ConfigError(
@@ -86,6 +95,13 @@ def load_checkpoint(
     """Put a checkpoint's state back; nothing in it is run, and nothing is changed if it does not fit.
 
     What the ledger counts beyond the checkpoint stays spent (a crash came after it was saved).
+
+    Args:
+        path: of the file.
+        model: into which weights are loaded.
+        private: what `attach` returned; it goes on from the checkpoint.
+        optimizer: whose state is put back, if it was saved.
+        schedule: whose state is put back, if it was saved.
     """
     parts = _read(Path(path))
     own = model.state_dict()
@@ -129,7 +145,7 @@ def _read(path: Path) -> dict[str, Any]:
             if metadata.get("format") != FORMAT:
                 raise ConfigError(f"{path} is no checkpoint that this version reads ({FORMAT}).")
             tensors = {name: file.get_tensor(name) for name in list(file.keys())}
-        parts = _unflatten(json.loads(metadata["tree"]), tensors)
+        parts = _unflatten(parse_json(metadata["tree"]), tensors)
     except (
         OSError,
         SafetensorError,
@@ -140,7 +156,7 @@ def _read(path: Path) -> dict[str, Any]:
         MemoryError,
         RuntimeError,
     ) as error:
-        if isinstance(error, ConfigError):
+        if isinstance(error, ConfigError) and str(error).startswith(str(path)):
             raise
         raise ConfigError(f"{path} cannot be read as a checkpoint: {error}") from error
     if not isinstance(parts, dict) or set(parts) != {"model", "optimizer", "schedule", "private", "extra"}:

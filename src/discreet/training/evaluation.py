@@ -1,12 +1,17 @@
 """How good a model is on held-out data; and the loss that targets ask for."""
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from discreet.errors import ConfigError
+from discreet.training.merit import of_classes, of_numbers
 from discreet.training.options import Loss, Record, Rows
+
+_MOST_OUTPUTS = 1000  # of a row, that are kept until all rows are evaluated
 
 
 def evaluate(model: nn.Module, data: Rows, loss: Loss | None = None, *, rows: int = 1000) -> Record:
@@ -24,6 +29,24 @@ def evaluate(model: nn.Module, data: Rows, loss: Loss | None = None, *, rows: in
     Raises:
         ConfigError: there are no rows.
     """
+    return _evaluated(model, data, loss, rows)[0]
+
+
+def evaluate_fully(model: nn.Module, data: Rows, loss: Loss | None = None, *, rows: int = 1000) -> Record:
+    """`evaluate`, and under "merit" what the figures are worth (merit.py), where there is one target a row."""
+    record, outputs, targets = _evaluated(model, data, loss, rows, kept=[])
+    if targets is None or targets.dim() != 1:
+        return record
+    if not targets.is_floating_point():
+        fits = outputs.dim() == 2 and int(targets.min()) >= 0 and int(targets.max()) < outputs.shape[1]
+        return record | ({"merit": of_classes(outputs, targets)} if fits else {})
+    return record | ({"merit": of_numbers(outputs.flatten(), targets)} if outputs.numel() == len(targets) else {})
+
+
+def _evaluated(
+    model: nn.Module, data: Rows, loss: Loss | None, rows: int, kept: list[tuple[Tensor, Tensor]] | None = None
+) -> tuple[Record, Tensor, Tensor | None]:
+    """The figures, and outputs and targets where they are to be kept (one target a row, and outputs not too many)."""
     loss = loss or loss_for(data)
     device = next(model.parameters()).device
     dataset = TensorDataset(*data) if isinstance(data, tuple) else data
@@ -39,12 +62,18 @@ def evaluate(model: nn.Module, data: Rows, loss: Loss | None = None, *, rows: in
                 if not targets.is_floating_point() and outputs.dim() == targets.dim() + 1:
                     right += int((outputs.argmax(1) == targets).sum())
                     guesses += targets.numel()
+                if kept is not None and targets.dim() == 1 and outputs[0].numel() <= _MOST_OUTPUTS:
+                    kept.append((outputs.cpu(), targets.cpu()))
     finally:
         for module, training in modes:  # a frozen part that was in eval mode stays there
             module.training = training
     if count == 0:
         raise ConfigError("there is no held-out data to evaluate on.")
-    return {"loss": total / count} | ({"accuracy": right / guesses} if guesses else {})
+    record = {"loss": total / count} | ({"accuracy": right / guesses} if guesses else {})
+    if kept is None or len(kept) == 0:
+        return record, torch.empty(0), None
+    outputs, targets = (torch.cat(parts) for parts in zip(*kept, strict=True))
+    return record, outputs, targets
 
 
 def try_evaluation(model: nn.Module, test: Rows, loss: Loss) -> None:
@@ -58,10 +87,18 @@ def try_evaluation(model: nn.Module, test: Rows, loss: Loss) -> None:
         raise ConfigError(f"the held-out data does not fit the model or the loss: {error}") from error
 
 
-def loss_for(data: Rows) -> Loss:
-    """Cross-entropy where targets are whole numbers, squared error where they are not; one value a row."""
+def loss_for(data: Rows, weights: Sequence[float] = ()) -> Loss:
+    """Cross-entropy where targets are whole numbers, squared error where they are not; one value a row.
+
+    `weights` are public constants by class, by which a row's cross-entropy is multiplied, before it is bounded.
+    """
     target = data[1] if isinstance(data, tuple) else torch.as_tensor(data[0][1])
     if not target.is_floating_point():
+        if weights:
+            constants = torch.tensor(weights)
+            return lambda outputs, targets: F.cross_entropy(
+                outputs, targets, weight=constants.to(outputs), reduction="none"
+            )
         return lambda outputs, targets: F.cross_entropy(outputs, targets, reduction="none")
 
     def squared(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -76,4 +113,4 @@ def loss_for(data: Rows) -> Loss:
     return squared
 
 
-__all__ = ["evaluate", "loss_for", "try_evaluation"]
+__all__ = ["evaluate", "evaluate_fully", "loss_for", "try_evaluation"]

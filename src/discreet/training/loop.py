@@ -1,6 +1,6 @@
 """The loop for those who do not want to write one."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from discreet.release.loss_function import OWN
 from discreet.release.private import Private
 from discreet.stages.plan import Plan
 from discreet.training.augmentation import Images
+from discreet.training.callbacks import Callback
 from discreet.training.evaluation import loss_for
 from discreet.training.options import Auditor, Loss, Record, Rows, TrainingOptions
 from discreet.training.state import FitResult, LoopState
@@ -49,6 +50,8 @@ def fit(
     stop: Callable[[], bool] = lambda: False,
     audit: Auditor | None = None,
     fixed: bool = False,
+    assumes: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
 ) -> FitResult:
     """Train a model by a plan, to the end of its steps; the model itself ends up trained.
 
@@ -83,6 +86,8 @@ def fit(
         stop: is asked after every release.
         audit: puts canaries beside the data, for which the plan must have room (discreet.audit.witness).
         fixed: whether nobody writes to the data's tensors (see `private.batches`): a linear first layer is faster.
+        assumes: conditions of the guarantee that are assumed beside, in words.
+        callbacks: are told how it goes, as trackers of experiments want it (`discreet.training.Callback`).
 
     Returns:
         The model, what is proven of it, and its records.
@@ -97,6 +102,7 @@ def fit(
         checkpoint_every=checkpoint_every, averaging=averaging, evaluate_every=evaluate_every,
         evaluate_rows=evaluate_rows, preflight=preflight, on_begin=on_begin, on_step=on_step, on_record=on_record,
         stop=stop, chunk=chunk, augment=augment, copies=copies, memory=memory, audit=audit, fixed=fixed,
+        assumes=assumes, callbacks=callbacks,
     )  # fmt: skip
     return train_loop(model, data, plan, options)
 
@@ -117,7 +123,8 @@ def train_loop(model: nn.Module, data: Rows, plan: Plan, options: TrainingOption
     private = attach(model, plan, options.ledger, preflight=options.preflight, audit=declared, memory=options.memory)
     try:
         augment = options.augment
-        own = state.begin(private, own=options.loss is None and (augment is None or type(augment) is Images))
+        state.begin(private)
+        own = options.loss is None and (augment is None or type(augment) is Images)
         losses = _BatchLosses(model, loss, options, own=own)
         rows, at_most = data, _chunk(private, model, data, state.chunk, options)
         if audit is not None:

@@ -22,8 +22,14 @@ def sequence_losses(
 ) -> Tensor:
     """Cross-entropy of each sequence, from logits [rows, tokens, words] and labels [rows, tokens] to [rows].
 
-    `shift` is for causal models: what stands at a token predicts the next one. Tokens labelled `ignore` do not count.
     The mean is over a sequence's own tokens; one without any has loss 0 and no gradient.
+
+    Args:
+        logits: [rows, tokens, words].
+        labels: [rows, tokens].
+        shift: of causal models: what stands at a token predicts the next one.
+        reduction: over a sequence's own tokens: "mean" or "sum".
+        ignore: the label of tokens that do not count.
 
     >>> import torch
     >>> sequence_losses(torch.zeros(2, 3, 4), torch.tensor([[0, 1, 2], [3, -100, -100]])) / torch.tensor(4).log()
@@ -51,6 +57,11 @@ def label_losses(logits: Tensor, labels: Tensor, *, several: bool = False) -> Te
     Whole numbers are classes (cross-entropy), real ones are values to come close to (squared error, their mean); with
     `several` each column is a yes or no of its own (binary cross-entropy, their mean).
 
+    Args:
+        logits: what the model returned, [rows, outputs].
+        labels: [rows], or [rows, outputs].
+        several: each column is a yes or no of its own.
+
     >>> import torch
     >>> label_losses(torch.zeros(2, 1), torch.tensor([1.0, 3.0]))
     tensor([1., 9.])
@@ -65,6 +76,11 @@ def label_losses(logits: Tensor, labels: Tensor, *, several: bool = False) -> Te
 
 def unit_losses(losses: Tensor, rows: int, *, reduction: Reduction = "mean") -> Tensor:
     """The losses of units that have `rows` consecutive rows each: the sequences of one user, say.
+
+    Args:
+        losses: one for each row.
+        rows: how many each unit has.
+        reduction: over a unit's rows: "mean" or "sum".
 
     >>> import torch
     >>> unit_losses(torch.tensor([1.0, 3.0, 5.0, 7.0]), 2)

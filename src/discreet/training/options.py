@@ -1,7 +1,7 @@
 """The options of a training run as one frozen value, and what they are made of."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -15,6 +15,8 @@ from discreet.errors import ConfigError
 from discreet.gradients.engine import MEMORY
 from discreet.ledger import Ledger
 from discreet.release.batching import length_of
+from discreet.training.callbacks import Callback
+from discreet.training.callbacks import check as check_callback
 
 Rows = tuple[Tensor, Tensor] | Dataset[Any]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -51,8 +53,8 @@ class Auditor(Protocol):
 class TrainingOptions:
     """How a run is trained, beside its model, data and plan; `discreet.fit` describes each option.
 
-    Values that cannot be are refused when the options are made. The last six are for central training: federated
-    training, whose users take their own batches, ignores them.
+    Values that cannot be are refused when the options are made. Those from `chunk` to `fixed` are for central training:
+    federated training, whose users take their own batches, ignores them.
     """
 
     test: Rows | None = None
@@ -70,14 +72,18 @@ class TrainingOptions:
     on_step: Callable[[int], None] = lambda step: None
     on_record: Callable[[Record], None] = lambda record: None
     stop: Callable[[], bool] = lambda: False
+    assumes: Sequence[str] = ()
     chunk: int | None = None
     augment: Callable[[Tensor], Tensor] | None = None
     copies: int = 1
     memory: float = MEMORY
     audit: Auditor | None = None
     fixed: bool = False
+    callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:
+        for callback in self.callbacks:
+            check_callback(callback)
         check_int("copies", self.copies, least=1)
         if self.copies > 1 and self.augment is None:
             raise ConfigError(

@@ -2,6 +2,7 @@
 
 import time
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from discreet.accounting.guarantee import Condition, Guarantee
 from discreet.errors import ConfigError
 from discreet.release.session import Session
 from discreet.training.averaging import Average
+from discreet.training.callbacks import Callback
 from discreet.training.checkpoint import load_checkpoint, save_checkpoint
-from discreet.training.evaluation import evaluate, try_evaluation
+from discreet.training.evaluation import evaluate, evaluate_fully, try_evaluation
 from discreet.training.options import Loss, Record, TrainingOptions
 
 
@@ -56,22 +58,21 @@ class LoopState:
         self.records: list[Record] = []
         self.lost = 0
         self.chunk: int | None = None  # rows that fit into memory, once more did not
-        self.own = True  # whether every step was made by the library's own loop, loss and augmentation
         self._private: Session | None = None
 
-    def begin(self, private: Session, *, own: bool) -> bool:
-        """Continue from the checkpoint, if there is one; whether every step was, and will be, the library's `own`."""
+    def begin(self, private: Session) -> None:
+        """Continue from the checkpoint, if there is one."""
         self._private = private
+        private.assume(self._model, self._options.assumes)
         self._check_length_of_schedule(private.plan.steps)
         self._average = Average(self._model, self._options.averaging)
         self._began = self._saved = time.monotonic()
         self._earlier, self._first = 0.0, private.released
-        traced = private.released == 0 or (self._path is not None and self._path.exists())
         self._resume()
-        self.own &= traced and own
         self._between = max(1, round(self._options.evaluate_every * private.plan.sampling.steps_for(1.0)))
         self._options.on_begin(private.released, private.plan.steps)
-        return self.own
+        for callback in self._callbacks:
+            callback.begin(private.released, private.plan.steps)
 
     def _check_length_of_schedule(self, steps: int) -> None:
         schedule = self._options.schedule
@@ -95,6 +96,8 @@ class LoopState:
             options.schedule.step()
         self._average.update()
         options.on_step(private.released)
+        for callback in self._callbacks:
+            callback.step(private.released)
         if private.released % self._between == 0 and private.remaining:
             self._measure()
         if time.monotonic() - self._saved >= options.checkpoint_every:
@@ -111,18 +114,30 @@ class LoopState:
         if finished:
             self._average.keep()
         proven, rests_on = private.guarantee(), tuple(private.rests_on)
-        return FitResult(self._model, proven, self.records, finished, self.lost, private.anchor, private.run, rests_on)
+        anchor, run = private.anchor, private.run
+        result = FitResult(self._model, proven, self.records, finished, self.lost, anchor, run, rests_on)
+        for callback in self._callbacks:
+            callback.end(result)
+        return result
+
+    @property
+    def _callbacks(self) -> Sequence[Callback]:
+        """Who is told; of several ranks the first tells."""
+        return self._options.callbacks if self._session.writes else ()
 
     def _measure(self) -> None:
         """Add a record of where the run is."""
         options, record = self._options, self._progress()
         if options.test is not None:
             with self._average.used():
-                record |= evaluate(self._model, options.test, self._loss, rows=options.evaluate_rows)
+                measured = evaluate if self._session.remaining else evaluate_fully
+                record |= measured(self._model, options.test, self._loss, rows=options.evaluate_rows)
         self.records.append(record)
         if not self._session.remaining:
             self._save()  # what is told of the end is told of the model that is kept
         options.on_record(record)
+        for callback in self._callbacks:
+            callback.record(dict(record))
 
     def _resume(self) -> None:
         if self._path is None or not self._path.exists():
@@ -137,9 +152,9 @@ class LoopState:
             schedule=self._options.schedule,
         )
         extra = restored.extra
-        if not isinstance(extra, dict) or set(extra) != {"records", "average", "seconds", "lost", "own", "chunk"}:
+        if not isinstance(extra, dict) or set(extra) - {"own"} != {"records", "average", "seconds", "lost", "chunk"}:
             raise ConfigError(f"{self._path} is no checkpoint of a trained run.")
-        self.own, self.chunk = bool(extra["own"]), extra["chunk"]
+        self.chunk = extra["chunk"]
         self.records, self.lost = list(extra["records"]), int(extra["lost"]) + restored.lost
         self._average.restore(extra["average"])
         self._catch_up(restored.lost)
@@ -168,8 +183,8 @@ class LoopState:
             "epoch": sampling.epochs_in(private.released),
             "epsilon": spent,
             **({} if limit is None else {"epsilon_left": max(0.0, limit - spent)}),
-            "seconds": round(self._seconds, 3),
-            f"{unit}s_per_second": round((private.released - self._first) * sampling.batch_size / passed, 1),
+            "seconds": _coarse(self._seconds),
+            f"{unit}s_per_second": _coarse((private.released - self._first) * sampling.batch_size / passed),
             **_clipping_norms(private.learned.get("bound")),
         }
 
@@ -182,7 +197,6 @@ class LoopState:
                 "average": self._average.state(),
                 "seconds": self._seconds,
                 "lost": self.lost,
-                "own": self.own,
                 "chunk": self.chunk,
             }
             save_checkpoint(
@@ -194,6 +208,15 @@ class LoopState:
                 extra=extra,
             )
         self._saved = time.monotonic()
+
+
+def _coarse(value: float) -> float:
+    """Two digits of a time or a speed: more of it would tell how large secret batches were.
+
+    >>> _coarse(1234.5), _coarse(0.0123)
+    (1200.0, 0.012)
+    """
+    return float(f"{value:.2g}")
 
 
 def _clipping_norms(state: Any) -> Record:

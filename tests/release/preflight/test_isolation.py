@@ -19,8 +19,9 @@ from torch.utils.data import DataLoader, Dataset
 
 import discreet
 from discreet import Clip, ConfigError, Gaussian, Mechanism, Plan, Poisson, PrivacyError, attach, fit
-from discreet.release import private as private_module
+from discreet.release.microbatches import Microbatches
 from discreet.release.preflight.constant_draws import ConstantDraws
+from discreet.release.private_sum import PrivateSum
 
 N, D = 48, 6
 
@@ -375,7 +376,8 @@ def test_rows_that_are_read_anew_at_random_are_no_alarm():
 def test_a_batch_that_does_not_fit_is_taken_in_pieces_with_the_same_release(monkeypatch, where, microbatch):
     """Pieces are found by halving; nothing of the attempt that failed is left in the sum."""
     released, sizes = [], []
-    add = private_module.Private._add_units
+    owner, name = (PrivateSum, "add") if microbatch == 1 else (Microbatches, "add_sound")
+    add = getattr(owner, name)
 
     def scarce(self, gradients, *rest):
         add(self, gradients, *rest)
@@ -387,7 +389,7 @@ def test_a_batch_that_does_not_fit_is_taken_in_pieces_with_the_same_release(monk
         model = stack()
         private = attach(model, plan(2, microbatch=microbatch), seed=4, preflight=False)
         if limited and where == "backward":
-            monkeypatch.setattr(private_module.Private, "_add_units", scarce)
+            monkeypatch.setattr(owner, name, scarce)
 
         def loss_fn(batch, model=model, limited=limited):
             if limited and where == "forward" and len(batch[0]) > 4:
@@ -1103,3 +1105,27 @@ def test_preflight_says_what_it_could_not_decide():
     x, y = data()
     with pytest.warns(UserWarning, match="not decided"):
         discreet.preflight(model, lambda model, batch: cross_entropy(model)(batch), (x[:8], y[:8]))
+
+
+@pytest.mark.parametrize("mixes", [True, False])
+def test_rows_of_other_lengths_that_share_a_user_are_not_vouched_for(mixes):
+    """Rows count more where another one of their user's is there; no two rows have the same length."""
+    rows = [(torch.randn(3 + i), i % 150, i % 3) for i in range(300)]
+    model = nn.Linear(310, 3)
+    mechanism = Mechanism(Clip(1.0), Gaussian(1.0))
+    private = attach(
+        model, Plan(sampling=Poisson(examples=300, batch_size=16), mechanism=mechanism, steps=6, delta=1e-5)
+    )
+
+    def collate(some):
+        x = torch.stack([F.pad(row, (0, 310 - len(row))) for row, _, _ in some])
+        return x, torch.tensor([user for _, user, _ in some]), torch.tensor([y for *_, y in some])
+
+    def loss_fn(batch):
+        x, users, y = batch
+        others = (users[:, None] == users) & (x[:, None] != x).any(2)
+        return F.cross_entropy(model(x), y, reduction="none") * (1 + others.any(1) * mixes)
+
+    for batch in private.batches(rows, collate_fn=collate):
+        private.backward(loss_fn, batch)
+    assert statuses(private.guarantee(), "another example") == ["assumed" if mixes else "checked"]

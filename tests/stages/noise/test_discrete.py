@@ -34,7 +34,7 @@ def test_frequencies(parameter):
 
 @pytest.mark.parametrize("parameter", [1e3, 2.0**20, 2.0**39])
 def test_large_parameters_are_gaussian_in_the_limit(parameter):
-    drawn = discrete_gaussian(100_000, parameter, KeyTree(seed=3).stream("discrete", 0))
+    drawn = discrete_gaussian(30_000, parameter, KeyTree(seed=3).stream("discrete", 0))
     assert stats.kstest(drawn / parameter, "norm").pvalue > 1e-6
     assert len(np.unique(drawn % 2)) == 2
 

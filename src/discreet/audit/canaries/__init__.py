@@ -8,11 +8,14 @@ nothing, which is what "zero-out" means.
 
     units.py    examples and directions; the data with canaries behind them
     scores.py   how canaries are scored, by what an attacker sees
+    joint.py    the likelihood where steps have something in common
+    others.py   what everybody else adds to a release
     run.py      a run with canaries, trained and audited
 """
 
+from discreet.audit.canaries.others import Others, gradient_of
 from discreet.audit.canaries.run import AuditedRun, audit_run
-from discreet.audit.canaries.scores import Filter, Score, checked_score, gradient_of, parameters_of, rehearsed_counts
+from discreet.audit.canaries.scores import Filter, Likelihood, Score, checked_score, parameters_of, rehearsed_counts
 from discreet.audit.canaries.units import (
     DATA,
     EXCLUDED,
@@ -32,6 +35,8 @@ __all__ = [
     "Directions",
     "Examples",
     "Filter",
+    "Likelihood",
+    "Others",
     "Score",
     "audit_run",
     "checked_score",

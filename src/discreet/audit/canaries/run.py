@@ -79,9 +79,10 @@ def audit_run(
         plan: made for the data and all canaries together, or for any number of rows (`for_canaries`).
         canaries: examples, or directions of the gradient.
         score: how a canary is judged; by default the first that applies. "likelihood" goes by every released gradient
-            along the canary's direction, as seen by an attacker who knows the plan and all data but the coins: this is
-            the definition of privacy. "sum" goes by the same gradients, summed up. "parameters" goes by how far the
-            model moved against the direction. "loss" goes by how much the loss of an example canary fell.
+            along the canary's direction, as seen by an attacker who knows the plan, all data and who was drawn, but for
+            the canaries: this is the definition of privacy. Noise that remembers is made independent again first. "sum"
+            goes by the same gradients, summed up. "parameters" goes by how far the model moved against the direction.
+            "loss" goes by how much the loss of an example canary fell.
         guesses: how many are guessed in and out, fixed in advance. By default they follow from the plan, by a
             rehearsal; where there is none they are a twentieth of the canaries each.
         level: the chance that a true claim is rejected.
@@ -103,11 +104,12 @@ def audit_run(
     rows = with_canaries(data, canaries, coins, keep_rows=getattr(plan.sampling, "examples", None) is not None)
     loss = loss or loss_for(data)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.5) if optimizer is None else optimizer
-    attacker = Attacker(model, data, plan, canaries, score, loss, filter_, chunk)
+    attacker = Attacker(model, plan, canaries, score, loss, filter_)
     private = attach(model, plan, preflight=preflight, seed=seed)
     device = next(model.parameters()).device
     try:
         for inputs, targets, numbers in private.batches(rows, at_most=chunk):
+            attacker.note(inputs, targets, numbers)
             who = numbers.to(device)
             losses = loss(model(inputs.to(device)), targets.to(device))
             if isinstance(canaries, Directions):

@@ -1,7 +1,6 @@
 """How canaries are scored: by what an attacker sees of a run."""
 
-import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import numpy as np
@@ -9,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from discreet.audit.canaries.joint import joint
+from discreet.audit.canaries.others import Others, gradient_of
 from discreet.audit.canaries.units import Directions, Examples
 from discreet.audit.guessing import Counts, Reals, counts_for, log_likelihood, rehearsed
 from discreet.errors import ConfigError
-from discreet.release.attachment import attach
 from discreet.release.guards import trainable
-from discreet.stages.noise import Gaussian
 from discreet.stages.plan import Plan
-from discreet.stages.sampling import Poisson
-from discreet.training.options import Loss, Rows
+from discreet.stages.sampling import Allocation, Poisson
+from discreet.training.options import Loss
 
 Score = Literal["likelihood", "sum", "parameters", "loss"]
 
@@ -27,22 +26,26 @@ class Filter:
     """How a canary shows best in a release with Gaussian noise: its share of each block, by that block's noise.
 
     Canary i moves block l by C_l u_il, which has noise s_l. With mu_i^2 = sum of C_l^2 / s_l^2 over its blocks,
-    sum over l of C_l <release, u_il> / (s_l^2 mu_i) is N(mu_i, 1) with the canary and N(0, 1) without it.
+    sum over l of C_l <release, u_il> / (s_l^2 mu_i) is N(mu_i, 1) with the canary and N(0, 1) without it. A whole
+    run is as `releases` at the `rate`, in each of which a canary moves `times` as far.
     """
 
     places: Tensor
     factors: Tensor
     mu: Reals
     rate: float
+    releases: int = 0
+    times: float = 1.0
 
     @classmethod
     def of(cls, plan: Plan, canaries: Directions) -> "Filter | None":
-        """None where a release is something else than the bounded sum of a Poisson sample and Gaussian noise."""
+        """None where a release is no bounded sum with Gaussian noise, or the sampler is none that is known here."""
         mechanism, layout = plan.mechanism, canaries.layout
         plain = mechanism.bound.needs == "norms" and not hasattr(mechanism.bound, "ask") and mechanism.microbatch == 1
-        plain &= not getattr(mechanism.noise, "correlated", False)  # noise of other steps would tell more, or less
         contract = mechanism.contract_for(layout)
-        if not plain or not mechanism.noise.law.gaussian or mechanism.denoise or not isinstance(plan.sampling, Poisson):
+        if not plain or not mechanism.noise.law.gaussian or mechanism.denoise:
+            return None
+        if not isinstance(plan.sampling, Poisson) and joint(plan, np.ones(canaries.count)) is None:
             return None
         assert contract is not None
         scales = mechanism.scales(contract)
@@ -58,12 +61,42 @@ class Filter:
         mu = ((shares > 0) * ratios.square()).sum(1).sqrt()
         weights = ratios / torch.tensor(scales).double()
         factors = canaries.signs.double() * weights[blocks] / shares.gather(1, blocks).sqrt() / mu[:, None]
-        return cls(canaries.places, factors, mu.numpy(), float(plan.sampling.exact_rate))
+        sampling, releases = plan.sampling, plan.charges(plan.steps)
+        rate = sampling.contract().rate
+        if isinstance(sampling, Allocation):
+            rate, releases = 1 / sampling.batches, plan.steps
+        times = mechanism.query(layout).multiplier / plan.event(layout).multiplier
+        return cls(canaries.places, factors, mu.numpy(), rate, releases, times)
 
-    def score(self, total: Tensor, noise: float) -> Reals:
-        """The log-likelihood ratio of each canary in one release, at `noise` times the plan's."""
-        seen = (total[self.places] * self.factors).sum(1).numpy()
-        return log_likelihood(seen / noise, self.rate, self.mu / noise)
+    def seen(self, total: Tensor) -> Reals:
+        """What a release says of each canary."""
+        return (total[self.places] * self.factors).sum(1).numpy()
+
+
+class Likelihood:
+    """The log-likelihood ratio of each canary, release by release, for one who knows what others add to them.
+
+    Where a run was taken up again, its noise's memory was empty, and so is this one's: scores of before are added.
+    """
+
+    def __init__(self, filter_: Filter, plan: Plan, others: Others) -> None:
+        self.others = others
+        self._filter, self._plan = filter_, plan
+        self._scores = np.zeros(len(filter_.mu))
+        self._joint = joint(plan, filter_.mu)
+
+    def released(self, total: Tensor, step: int) -> None:
+        """A sum was released: take note of it."""
+        seen = self._filter.seen(total - self.others.sum())
+        if self._joint is not None:
+            self._joint.note(step, seen)
+            return
+        noise = self._plan.noise_factor(step)
+        self._scores += log_likelihood(seen / noise, self._filter.rate, self._filter.mu / noise)
+
+    def scores(self) -> Reals:
+        """So far."""
+        return self._scores if self._joint is None else self._joint.scores()
 
 
 def checked_score(score: Score | None, canaries: Examples | Directions, filter_: "Filter | None") -> Score:
@@ -83,50 +116,13 @@ def rehearsed_counts(plan: Plan, canaries: Examples | Directions, filter_: "Filt
     """Numbers of guesses from the plan alone."""
     if filter_ is None or plan.steps == 0:
         return max(1, canaries.count // 20), max(1, canaries.count // 20)
-    scores, coins = rehearsed(filter_.rate, float(filter_.mu.mean()), plan.steps)
+    scores, coins = rehearsed(filter_.rate, float(filter_.mu.mean()) * filter_.times, filter_.releases)
     return counts_for(canaries.count, scores, coins, plan.delta, level)
-
-
-def gradient_of(model: nn.Module) -> Tensor:
-    """What was released, all parameters side by side."""
-    gradients = [p.grad for p in trainable(model).values() if p.grad is not None]
-    return torch.cat([g.detach().double().flatten().cpu() for g in gradients])
 
 
 def parameters_of(model: nn.Module) -> Tensor:
     """All that is trained, side by side."""
     return torch.cat([p.detach().double().flatten().cpu() for p in trainable(model).values()])
-
-
-class _ExpectedSum:
-    """What the data are expected to add to a release, for an attacker who knows them: a bounded sum without noise."""
-
-    def __init__(self, model: nn.Module, data: Rows, plan: Plan, loss: Loss, chunk: int | None) -> None:
-        self._model, self._twin, self._loss = model, copy.deepcopy(model), loss
-        self._rate = plan.sampling.contract().rate
-        mechanism = replace(plan.mechanism, noise=Gaussian(0.0), allocation="joint", hardening="idealised")
-        everybody = replace(
-            plan,
-            sampling=Poisson(rate=1.0, batch_size=1),
-            mechanism=mechanism,
-            steps=plan.steps,
-            epsilon=None,
-            noise_schedule=(),
-        )
-        self._private = attach(self._twin, everybody, preflight=False)
-        self._batches = self._private.batches(data, at_most=chunk)
-
-    def now(self) -> Tensor:
-        """At the model's parameters now: the rate times everybody's bounded gradient."""
-        with torch.no_grad():
-            for own, other in zip(self._twin.parameters(), self._model.parameters(), strict=True):
-                own.copy_(other)
-        device = next(self._twin.parameters()).device
-        complete = False
-        while not complete:
-            inputs, targets = next(self._batches)
-            complete = self._private.backward(self._loss(self._twin(inputs.to(device)), targets.to(device)))
-        return self._rate * gradient_of(self._twin)
 
 
 class Attacker:
@@ -135,18 +131,18 @@ class Attacker:
     def __init__(
         self,
         model: nn.Module,
-        data: Rows,
         plan: Plan,
         canaries: Examples | Directions,
         score: Score,
         loss: Loss,
         filter_: "Filter | None",
-        chunk: int | None,
     ) -> None:
         self._model, self._plan, self._canaries, self._score, self._loss = model, plan, canaries, score, loss
-        self._filter = filter_
-        self._expected = _ExpectedSum(model, data, plan, loss, chunk) if score == "likelihood" else None
-        self._scores = np.zeros(canaries.count)
+        self._likelihood: Likelihood | None = None
+        if score == "likelihood":
+            assert filter_ is not None
+            self._likelihood = Likelihood(filter_, plan, Others(model, plan, loss))
+        self._sums = np.zeros(canaries.count)
         self._before = self._now()
 
     def _now(self) -> Tensor:
@@ -166,22 +162,25 @@ class Attacker:
         self._model.train(training)
         return torch.cat(losses)
 
+    def note(self, inputs: Tensor, targets: Tensor, who: Tensor) -> None:
+        """Rows that are about to be used."""
+        if self._likelihood is not None:
+            self._likelihood.others.note(inputs, targets, who)
+
     def released(self, step: int) -> None:
         """A gradient was released: take note of it."""
         if self._score not in ("likelihood", "sum"):
             return
         assert isinstance(self._canaries, Directions)
         total = gradient_of(self._model) * self._plan.sampling.batch_size
-        if self._score == "sum":
-            self._scores += self._canaries.along(total).numpy()
+        if self._likelihood is None:
+            self._sums += self._canaries.along(total).numpy()
         else:
-            assert self._filter is not None
-            assert self._expected is not None
-            self._scores += self._filter.score(total - self._expected.now(), self._plan.noise_factor(step))
+            self._likelihood.released(total, step)
 
     def scores(self) -> Reals:
         if self._score in ("likelihood", "sum"):
-            return self._scores
+            return self._sums if self._likelihood is None else self._likelihood.scores()
         moved = self._before - self._now()
         if self._score == "parameters":
             assert isinstance(self._canaries, Directions)

@@ -6,41 +6,28 @@ split anew, at random, in each retraining.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
 
 from discreet._check import check_int
 from discreet.audit.sanity.setting import Pair, Setting, Tell, quiet
-from discreet.audit.sanity.verdict import Verdict, margin
+from discreet.audit.sanity.verdict import Retrained, Verdict, margin
 from discreet.training.evaluation import evaluate
 
 
 @dataclass(frozen=True)
-class Generalisation:
+class Generalisation(Retrained):
     """Accuracy on held-out data and its gap to the training data, with privacy and without."""
 
-    verdict: Verdict
-    private: tuple[tuple[float, float], ...]  # (epoch, accuracy on held-out data) of the first retraining
-    plain: tuple[tuple[float, float], ...]
+    told: ClassVar[str] = "accuracy_over_epochs"  # by (epoch, accuracy) of the first retraining
+
     gap: float
     plain_gap: float
     epsilon: float
     delta: float
     data: str
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures as plain values."""
-        return {
-            "verdict": self.verdict.to_dict(),
-            "accuracy_over_epochs": {"private": list(self.private), "plain": list(self.plain)},
-            "gap": self.gap,
-            "plain_gap": self.plain_gap,
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "data": self.data,
-        }
 
 
 def generalisation(

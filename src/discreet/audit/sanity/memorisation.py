@@ -7,7 +7,7 @@ trained on stand as many that are left out, each by a fair coin: whether the mod
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -17,34 +17,22 @@ from discreet._check import check_int
 from discreet.audit.guessing import count_correct, guess
 from discreet.audit.one_run import OneRun
 from discreet.audit.sanity.setting import Pair, Setting, Tell, Trained, known, quiet
-from discreet.audit.sanity.verdict import Verdict
+from discreet.audit.sanity.verdict import Retrained, Verdict
 from discreet.stages.sampling import Poisson
 
 _GUESSED = 20  # one in so many is said to have been in, and one to have been out
 
 
 @dataclass(frozen=True)
-class Memorisation:
+class Memorisation(Retrained):
     """What was memorised of random labels, with privacy and without, over epochs and at the end."""
 
-    verdict: Verdict
-    private: tuple[tuple[float, float], ...]  # (epoch, accuracy) of the first retraining
-    plain: tuple[tuple[float, float], ...]
+    told: ClassVar[str] = "accuracy_over_epochs"  # by (epoch, accuracy) of the first retraining
+
     epsilon: float
     delta: float
     examples: int
     noise: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures as plain values."""
-        return {
-            "verdict": self.verdict.to_dict(),
-            "accuracy_over_epochs": {"private": list(self.private), "plain": list(self.plain)},
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "examples": self.examples,
-            "noise": self.noise,
-        }
 
 
 def memorisation(

@@ -10,7 +10,7 @@ Exposure is log2 of how many candidates there are for each that ranks as high.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from discreet._check import check_int
 from discreet.audit.exposure import among
 from discreet.audit.sanity.setting import Optimizer, Pair, Tell, known, quiet
-from discreet.audit.sanity.verdict import Verdict
+from discreet.audit.sanity.verdict import Retrained, Verdict
 from discreet.errors import ConfigError
 from discreet.nn import LSTM
 from discreet.stages.plan import Plan
@@ -98,27 +98,15 @@ class SequenceSetting:
 
 
 @dataclass(frozen=True)
-class Secrets:
+class Secrets(Retrained):
     """How many secrets were known, with privacy and without, and their mean exposure in bits."""
 
-    verdict: Verdict
-    private: tuple[float, ...]
-    plain: tuple[float, ...]
+    told: ClassVar[str] = "exposure"
+
     epsilon: float
     delta: float
     records: int
     candidates: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """The figures as plain values."""
-        return {
-            "verdict": self.verdict.to_dict(),
-            "exposure": {"private": list(self.private), "plain": list(self.plain)},
-            "epsilon": self.epsilon,
-            "delta": self.delta,
-            "records": self.records,
-            "candidates": self.candidates,
-        }
 
     def __str__(self) -> str:
         told = [f"{sum(bits) / len(bits):.1f}" for bits in (self.private, self.plain)]

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar, Literal
 
 from discreet.audit.one_run import OneRun
 from discreet.errors import ConfigError
@@ -96,6 +96,23 @@ class Verdict:
             test += f", and {len(self.single)} one-run tests at level {self.level / 2:g} together"
         shares = f"found {self.mean:.1%}, chance {self.chance:.1%}, allowed {self.ceiling:.1%}"
         return f"{_WORDS[self.word]} ({shares}; {test})."
+
+
+@dataclass(frozen=True)
+class Retrained:
+    """What came of retrainings with privacy and without, and the verdict on it; `told` says in a word what that is."""
+
+    told: ClassVar[str]
+
+    verdict: Verdict
+    private: tuple[Any, ...]
+    plain: tuple[Any, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures as plain values."""
+        own = {field.name: getattr(self, field.name) for field in fields(self)[3:]}
+        both = {"private": list(self.private), "plain": list(self.plain)}
+        return {"verdict": self.verdict.to_dict(), self.told: both, **own}
 
 
 def margin(runs: int, level: float) -> float:

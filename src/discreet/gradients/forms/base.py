@@ -195,9 +195,18 @@ def squared(lengths: Tensor) -> Tensor:
     return lengths.mul_(lengths)
 
 
-def sum_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Sums are taken in a parameter's dtype, or in float32 where that is shorter."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+_DOUBLE = (torch.float64, torch.complex128)
+
+
+def sum_dtype(dtype: torch.dtype, made: torch.dtype | None = None) -> torch.dtype:
+    """Sums are taken in a parameter's dtype, or in float32 where that is shorter; of pairs of these, if it is complex.
+
+    If something was `made` of the parameter, it is that which decides whether they are complex.
+    """
+    double = dtype in _DOUBLE
+    if (dtype if made is None else made).is_complex:
+        return torch.complex128 if double else torch.complex64
+    return torch.float64 if double else torch.float32
 
 
 def parts(units: int, unit_bytes: int) -> list[tuple[int, int]]:
@@ -221,16 +230,14 @@ SHORT = 1e-14  # lengths below it have squares that float32 cannot hold to full 
 
 def row_lengths(tensor: Tensor) -> Tensor:
     """The length of each row, [units, rows, n] to [units, rows], in float64: also where squares would underflow."""
+    if not tensor.is_cpu:  # without waiting for whether any is short
+        most = tensor.abs().amax(2, keepdim=True).double().clamp(min=torch.finfo(torch.float64).tiny)
+        return torch.linalg.vector_norm(tensor / most, dim=2) * most.squeeze(2)
     lengths = torch.linalg.vector_norm(tensor, dim=2).double()
     short = lengths < SHORT
     if bool(short.any()):
         lengths[short] = torch.linalg.vector_norm(tensor[short].double(), dim=1)
     return lengths
-
-
-def lengths_of(rows: Tensor) -> Tensor:
-    """The length of each row, [units, n] to [units]."""
-    return torch.linalg.vector_norm(rows, dim=1) if rows.shape[1] < 1024 else squared_norms(rows).sqrt_()
 
 
 class KnownNorms:

@@ -36,6 +36,7 @@ class Materialised(PerExampleGrad):
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         flat = self.gradients if self.gradients.dim() == 2 else self.gradients.reshape(self.units, -1)
+        weights = weights if weights.dtype == flat.dtype else weights.to(flat.dtype)
         if out.is_contiguous():
             (out if out.dim() == 1 else out.view(-1)).addmv_(flat.t(), weights)
         else:
@@ -168,36 +169,43 @@ class StorableGrads(PerExampleGrad):
 
 
 class Lookups(PerExampleGrad):
-    """Gradients of a table: row indices[u, r] of unit u's gradient gets gradients[u, r]."""
+    """Gradients of a table of `shape`: row indices[u, r] of unit u's gradient gets gradients[u, r]."""
 
     adds_terms = True
 
     def __init__(self, indices: Tensor, gradients: Tensor, shape: torch.Size, padding: int) -> None:
         self.indices, self.shape, self.units = indices, shape, len(indices)
+        self._rows, self._width = shape[0], gradients.shape[2]
         self.gradients = gradients if padding < 0 else gradients.masked_fill((indices == padding)[..., None], 0.0)
+
+    def of_shape(self, shape: torch.Size) -> "Lookups":
+        """The same for a table whose values have this shape: rows are of its first dimension, or single values."""
+        self.shape = shape
+        return self
 
     def held(self) -> Sequence[Tensor]:
         return (self.gradients,)
 
     def norms(self) -> Tensor:
-        offset = torch.arange(self.units, device=self.indices.device)[:, None] * self.shape[0]
+        offset = torch.arange(self.units, device=self.indices.device)[:, None] * self._rows
         keys, place = torch.unique(self.indices + offset, return_inverse=True)
-        sums = self.gradients.new_zeros(len(keys), self.shape[1])
+        sums = self.gradients.new_zeros(len(keys), self._width)
         sums.index_add_(0, place.flatten(), self.gradients.flatten(0, 1))
         squared = self.gradients.new_zeros(self.units)
-        return squared.index_add_(0, keys.div(self.shape[0], rounding_mode="floor"), squared_norms(sums))
+        return squared.index_add_(0, keys.div(self._rows, rounding_mode="floor"), squared_norms(sums))
 
     def lengths(self) -> Tensor:
         return row_lengths(self.gradients).sum(1)
 
     def add_weighted(self, weights: Tensor, out: Tensor) -> None:
         weighted = self.gradients * weights[:, None, None]
-        out.index_add_(0, self.indices.flatten(), weighted.flatten(0, 1))
+        out.view(self._rows, -1).index_add_(0, self.indices.flatten(), weighted.flatten(0, 1))
 
     def each(self, start: int, stop: int) -> Tensor:
-        gradients = self.gradients.new_zeros(stop - start, *self.shape)
-        index = self.indices[start:stop, :, None].expand(-1, -1, self.shape[1])
-        return gradients.scatter_add_(1, index, self.gradients[start:stop])
+        gradients = self.gradients.new_zeros(stop - start, self._rows, self._width)
+        index = self.indices[start:stop, :, None].expand(-1, -1, self._width)
+        return gradients.scatter_add_(1, index, self.gradients[start:stop]).view(stop - start, *self.shape)
 
     def select(self, units: Tensor) -> "Lookups":
-        return Lookups(self.indices[units], self.gradients[units], self.shape, -1)
+        shape = torch.Size((self._rows, self._width))
+        return Lookups(self.indices[units], self.gradients[units], shape, -1).of_shape(self.shape)

@@ -20,9 +20,7 @@ from discreet.gradients.forms.base import (
     Kernel,
     PerExampleGrad,
     cheapest_unstored,
-    lengths_of,
     row_lengths,
-    squared,
     squared_norms,
     storing_kernels,
 )
@@ -30,6 +28,11 @@ from discreet.gradients.forms.materialized import StorableGrads
 
 _CHUNKED_ROWS = Kernel(ROWS.way, CHUNKED)
 _STORED_PRODUCT = Kernel(PRODUCT.way, STORED)
+
+
+def lengths_of(rows: Tensor) -> Tensor:
+    """The length of each row, [units, n] to [units]."""
+    return torch.linalg.vector_norm(rows, dim=1) if rows.shape[1] < 1024 else squared_norms(rows).sqrt_()
 
 
 class OuterProduct(PerExampleGrad):
@@ -82,8 +85,12 @@ class OuterProduct(PerExampleGrad):
         one, other = self._known
         one = lengths_of(self.left) if one is None else one
         other = lengths_of(self.right) if other is None else other
-        norms = squared(one * other)
+        norms = one * other
+        norms.mul_(norms)  # square_ would go through a general power
         least = torch.minimum(one, other)
+        if not least.is_cpu:  # without waiting for what is there
+            lengths = row_lengths(self.left.unsqueeze(1)) * row_lengths(self.right.unsqueeze(1))
+            return torch.where(least >= SHORT, norms, lengths.square().squeeze(1).to(norms.dtype))
         if not least.min().item() >= SHORT:
             short = ~(least >= SHORT)
             lengths = row_lengths(self.left[short].unsqueeze(1)) * row_lengths(self.right[short].unsqueeze(1))
@@ -143,11 +150,11 @@ class OuterProducts(StorableGrads):
         product = PRODUCT_TIME * rows * a * b
         if rows == 1:
             return {}
-        made = product + RESULT_TIME * a * b
+        materialised = product + RESULT_TIME * a * b
         grams = gram_time(rows, a + b) + 4 * NORM_TIME * rows * rows
         return {
-            PRODUCT: Cost(made + product + NORM_TIME * a * b),
-            **storing_kernels(PRODUCT.way, made, a * b, self.left.element_size()),
+            PRODUCT: Cost(materialised + product + NORM_TIME * a * b),
+            **storing_kernels(PRODUCT.way, materialised, a * b, self.left.element_size()),
             GRAM: Cost((1 + nearly_cancelling(rows)) * product + grams),
         }
 
@@ -170,7 +177,7 @@ class OuterProducts(StorableGrads):
         return self.kernel or (cheapest_unstored(self.kernels()) if self.left.shape[1] > 1 else PRODUCT)
 
     def _make(self, start: int, stop: int) -> Tensor:
-        return torch.bmm(self.left[start:stop].mT, self.right[start:stop]).view(-1, *self.shape)
+        return torch.bmm(self.left[start:stop].mT, self.right[start:stop]).view(stop - start, *self.shape)
 
     def _free(self) -> None:
         self.left, self.right = (t.new_empty(self.units, 0, t.shape[2]) for t in (self.left, self.right))

@@ -18,6 +18,7 @@ from discreet.gradients.forms.base import (
     squared_norms,
     sum_dtype,
 )
+from discreet.gradients.forms.complex_parts import real_parts
 from discreet.gradients.forms.materialized import Materialised
 
 
@@ -137,7 +138,7 @@ class Prepared(PerExampleGrad):
 
     def _room(self) -> Tensor:
         """For a sum of what was made."""
-        dtype = self._made.dtype if self._made.dtype.is_complex else sum_dtype(self.parameter.dtype)
+        dtype = sum_dtype(self.parameter.dtype, self._made.dtype)
         return self.parameter.new_zeros(self.made_shape, dtype=dtype)
 
     def select(self, units: Tensor) -> "Prepared":
@@ -196,10 +197,12 @@ def is_linear(edge: GradientEdge, parameter: nn.Parameter) -> bool:
     made: Any = edge.node._input_metadata[edge.output_nr]
     generator = torch.Generator()
     generator.seed()
-    one, two = (torch.randn(made.shape, generator=generator).to(parameter.device, made.dtype) for _ in range(2))
+    drawn = torch.complex64 if made.dtype.is_complex else torch.float32
+    both = torch.randn(2, *made.shape, generator=generator, dtype=drawn)
+    one, two = both.to(parameter.device, made.dtype)
     scales = [1.0, 1.0, 2.0**20, 2.0**-20]
     tried = torch.stack([one, two, *(scale * one for scale in scales[2:]), one - 2 * two])
-    found = _pulled_each(edge, parameter, tried).double().reshape(len(tried), -1)
+    found = real_parts(_pulled_each(edge, parameter, tried)).double().reshape(len(tried), -1)
     if not found.shape[1]:
         return True
     expected = torch.stack([scales[2] * found[0], scales[3] * found[0], found[0] - 2 * found[1]])

@@ -7,7 +7,8 @@ from discreet.gradients.forms.base import PerExampleGrad
 from discreet.gradients.forms.convolution import Convolution
 from discreet.gradients.forms.materialized import Lookups, Materialised
 from discreet.gradients.forms.outer import OuterProducts
-from discreet.gradients.layout import Rows
+from discreet.gradients.layout import Members, Rows
+from discreet.gradients.moves import bag_counts
 from discreet.gradients.rules.registry import OpContext, Placement, along_first, rule
 from discreet.gradients.torch_internals import check_fields
 
@@ -57,6 +58,64 @@ def _embedding(ctx: OpContext) -> PerExampleGrad:
         ctx.shape,
         _signed(ctx.saved["padding_idx"]),
     )
+
+
+@rule("IndexBackward0", 0, saves=("indices",), when=along_first, any_rows=True)
+def _indexed(ctx: OpContext) -> PerExampleGrad:
+    """A parameter indexed by data: rows by a first index alone, or else value by value."""
+    first, *others = ctx.saved["indices"]
+    trailing = ctx.gradient.shape[ctx.gradient.dim() - len(ctx.shape) + 1 :]
+    by_rows = first is not None and first.dtype in (torch.int32, torch.int64) and all(i is None for i in others)
+    if by_rows and ctx.gradient.shape == (*first.shape, *trailing):
+        return _looked_up(ctx, first.long(), len(ctx.shape) - 1)
+    places = torch.arange(ctx.shape.numel(), device=ctx.gradient.device).view(ctx.shape)
+    indices = tuple(slice(None) if i is None else i for i in ctx.saved["indices"])
+    return _looked_up(ctx, places[indices], 0)
+
+
+@rule("IndexSelectBackward0", 0, saves=("index", "dim"), when=along_first, any_rows=True)
+def _index_selected(ctx: OpContext) -> PerExampleGrad:
+    if ctx.saved["dim"] == 0 and ctx.saved["index"].dim() == 1:
+        return _looked_up(ctx, ctx.saved["index"].long(), len(ctx.shape) - 1)
+    places = torch.arange(ctx.shape.numel(), device=ctx.gradient.device).view(ctx.shape)
+    return _looked_up(ctx, places.index_select(_signed(ctx.saved["dim"]), ctx.saved["index"]), 0)
+
+
+def _looked_up(ctx: OpContext, index: Tensor, trailing: int) -> PerExampleGrad:
+    """What an index [rows of the output, ...] picked: rows of a parameter, or values where `trailing` is 0."""
+    rows = ctx.shape[0] if trailing or len(ctx.shape) == 1 else ctx.shape.numel()
+    index = torch.where(index < 0, index + rows, index)
+    gradients = ctx.split(ctx.gradient).reshape(ctx.units, -1, ctx.shape.numel() // rows)
+    found = Lookups(ctx.split(index).flatten(1), gradients, torch.Size((rows, gradients.shape[2])), -1)
+    return found.of_shape(ctx.shape)
+
+
+check_fields("EmbeddingBag", ("mode", "padding_idx"))
+_SUM, _MEAN = 0, 1
+
+
+def _plain_bags(at: Placement) -> bool:
+    """Sums and means over bags, without entries that are left out."""
+    node = at.node
+    return at.rows.dim == 0 and node._saved_mode in (_SUM, _MEAN) and _signed(node._saved_padding_idx) < 0
+
+
+_BAG = ("indices", "offsets", "mode", "per_sample_weights")
+
+
+@rule("EmbeddingBagBackward0", 0, saves=_BAG, when=_plain_bags, any_rows=True)
+def _embedding_bag(ctx: OpContext) -> PerExampleGrad:
+    """Entries side by side, each in a bag: an entry is its bag's unit's."""
+    indices, gradient = ctx.saved["indices"], ctx.cast(ctx.gradient)
+    counts = bag_counts(ctx.saved["offsets"], len(gradient), len(indices))
+    bag = torch.arange(len(gradient), device=indices.device).repeat_interleave(counts)
+    if ctx.saved["mode"] == _MEAN:
+        gradient = gradient / counts.clamp(min=1)[:, None]
+    entries = gradient[bag]
+    if ctx.saved["per_sample_weights"] is not None:
+        entries = entries * ctx.cast(ctx.saved["per_sample_weights"]).reshape(-1, 1)
+    members = Members(0, ctx.owners[bag])
+    return Lookups(members.split(indices.long(), ctx.units), members.split(entries, ctx.units), ctx.shape, -1)
 
 
 def _signed(value: int) -> int:

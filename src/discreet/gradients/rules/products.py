@@ -3,9 +3,10 @@
 import torch
 from torch import Tensor
 
-from discreet.gradients.forms.base import PerExampleGrad, lengths_of
+from discreet.gradients.forms.base import PerExampleGrad
 from discreet.gradients.forms.materialized import Materialised
-from discreet.gradients.forms.outer import OuterProduct, OuterProducts
+from discreet.gradients.forms.outer import OuterProduct, OuterProducts, lengths_of
+from discreet.gradients.forms.segments import GroupedProducts
 from discreet.gradients.layout import Rows
 from discreet.gradients.rules.registry import OpContext, Placement, along_first, rule
 
@@ -23,19 +24,55 @@ def _mm_weight(ctx: OpContext) -> PerExampleGrad:
 
 
 def _product(ctx: OpContext, left: Tensor, alpha: float) -> PerExampleGrad:
-    right = ctx.cast(ctx.gradient)
+    right = ctx.gradient if ctx.gradient.dtype == ctx.dtype else ctx.cast(ctx.gradient)
     right = right if alpha == 1 else right * alpha
     if not ctx.one_row:
         return OuterProducts(ctx.split(left), ctx.split(right))
     norms = None if ctx.known_norms is None else ctx.known_norms.of(left)
     lengths = ctx.shared.get("lengths") if alpha == 1 else None
-    return OuterProduct(ctx.cast(left), right, (None if norms is None else norms.sqrt(), lengths))
+    left = left if left.dtype == ctx.dtype else ctx.cast(left)
+    return OuterProduct(left, right, (None if norms is None else norms.sqrt(), lengths))
 
 
-@rule("BmmBackward0", 1, saves=("self",), when=lambda at: at.shape[0] == 1 and at.rows.dim == 1)
-def _one_matrix_for_all(ctx: OpContext) -> PerExampleGrad:
-    """A batched product that is one product (einsum makes such)."""
-    return OuterProducts(ctx.split(ctx.saved["self"])[:, :, 0], ctx.split(ctx.gradient)[:, :, 0], ctx.shape)
+@rule("MmBackward0", 0, saves=("mat2",), when=lambda at: at.rows.dim == 1, any_rows=True)
+def _mm_from_the_left(ctx: OpContext) -> PerExampleGrad:
+    return OuterProducts(ctx.split(ctx.gradient), ctx.split(ctx.saved["mat2"]))
+
+
+@rule("BmmBackward0", 1, saves=("self",), when=lambda at: at.rows.dim == 1, any_rows=True)
+def _matrices_by_head(ctx: OpContext) -> PerExampleGrad:
+    """A matrix for each entry of the batch dimension, which is no unit's: heads, or one (einsum makes such)."""
+    if ctx.shape[0] == 1:
+        return OuterProducts(ctx.split(ctx.saved["self"])[:, :, 0], ctx.split(ctx.gradient)[:, :, 0], ctx.shape)
+    return _by_head(ctx, ctx.saved["self"], ctx.gradient)
+
+
+@rule("BmmBackward0", 0, saves=("mat2",), when=lambda at: at.rows.dim == 2, any_rows=True)
+def _matrices_by_head_from_the_left(ctx: OpContext) -> PerExampleGrad:
+    return _by_head(ctx, ctx.gradient.mT, ctx.saved["mat2"].mT)
+
+
+def _by_head(ctx: OpContext, left: Tensor, right: Tensor) -> PerExampleGrad:
+    """From [heads, rows, ...] of both sides."""
+    heads, rows = left.shape[:2]
+    owner = ctx.owners.repeat(heads)
+    group = torch.arange(heads, device=owner.device).repeat_interleave(rows)
+    left, right = (ctx.cast(side).flatten(0, 1) for side in (left, right))
+    return GroupedProducts(left, right, owner, group, ctx.units, ctx.shape)
+
+
+def _rows_by_group(at: Placement) -> bool:
+    return at.rows.dim == 0 and len(at.output) == 2 and len(at.shape) == 3
+
+
+@rule("GroupedMmBackward0", 1, saves=("self", "offs"), when=_rows_by_group, any_rows=True)
+def _grouped(ctx: OpContext) -> PerExampleGrad:
+    """Rows sorted by group, each by the matrix of its group (experts); those after the last offset are nobody's."""
+    ends = ctx.saved["offs"].long()
+    owner = ctx.owners
+    group = torch.searchsorted(ends, torch.arange(len(owner), device=ends.device), right=True)
+    group = torch.where(group < len(ends), group, -1)
+    return GroupedProducts(ctx.cast(ctx.saved["self"]), ctx.cast(ctx.gradient), owner, group, ctx.units, ctx.shape)
 
 
 # --- broadcasting: a parameter that meets every row -------------------------------------------------------------------
@@ -58,7 +95,7 @@ def _addmm_bias(ctx: OpContext) -> PerExampleGrad | Tensor:
     beta, gradient = ctx.saved["beta"], ctx.gradient
     if beta != 1 or not ctx.one_row or gradient.shape != (ctx.units, *ctx.shape):
         return _sum_to_shape(ctx, gradient if beta == 1 else gradient * beta)
-    gradient = ctx.cast(gradient)
+    gradient = gradient if gradient.dtype == ctx.dtype else ctx.cast(gradient)
     ctx.shared["lengths"] = lengths = lengths_of(gradient)
     return Materialised(gradient, lengths * lengths)
 

@@ -50,6 +50,13 @@ class OpContext(NamedTuple):
         """A tensor in the dtype sums are taken in."""
         return tensor.to(self.dtype) if tensor.dtype != self.dtype and tensor.is_floating_point() else tensor
 
+    @property
+    def owners(self) -> Tensor:
+        """Whose each row of the first output is, along the dimension in which the units stand."""
+        rows = self.rows
+        whose = rows.owner if isinstance(rows, Members) else rows.owners(self.gradient.shape, self.units)
+        return whose.to(self.gradient.device)
+
     def images(self, tensor: Tensor) -> Tensor:
         """A tensor with the rows of the output as [units * rows, ...], unit by unit."""
         return self.split(tensor).flatten(0, 1)

@@ -15,7 +15,12 @@ _LABELS = tuple(f"For{what}Classification" for what in ("Sequence", "Image", "Vi
 
 
 def losses_for(model: nn.Module, reduction: Reduction = "mean") -> Losses:
-    """The losses a model of the library is trained with, one for each row: `losses(outputs, labels)`."""
+    """The losses a model of the library is trained with, one for each row: `losses(outputs, labels)`.
+
+    Args:
+        model: of the library transformers, whose head says which loss is its own.
+        reduction: over a row's own tokens, where it has several.
+    """
     inner: Any = getattr(model, "get_base_model", None)  # of adapters
     base = model if inner is None else inner()
     kind = getattr(base, "loss_type", None)

@@ -24,9 +24,8 @@ _REFUSED: dict[str, tuple[tuple[Any, ...], str]] = {
     "train_sampling_strategy": (("random",), "batches are drawn by the plan's sampler"),
     "include_num_input_tokens_seen": (("no", False), "how many tokens were drawn is private"),
     "skip_memory_metrics": ((True,), "how much memory a batch took tells its size, which is private"),
-    "deepspeed": ((None, ""), "only one process and device is supported"),
-    "fsdp": ((None, "", [], False), "only one process and device is supported"),
-    "world_size": ((1,), "only one process and device is supported"),
+    "deepspeed": ((None, ""), "it would take backward passes and updates into its own hands"),
+    "fsdp": ((None, "", [], False), "attach a sharded model in a loop of your own (docs/distributed.md)"),
     "n_gpu": ((0, 1), "only one device is supported; show it alone to the process, with CUDA_VISIBLE_DEVICES"),
 }
 

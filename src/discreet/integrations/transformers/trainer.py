@@ -124,13 +124,14 @@ class PrivateTrainer(Trainer):
         self.check_private(model)
         if not isinstance(inputs, _Batch):
             raise PrivacyError("the batch was not drawn by the plan; leave get_train_dataloader as it is.")
-        model.train()
+        inner: Any = self.model  # not what wraps it for several processes: gradients are summed once they are bounded
+        inner.train()
         if callable(turn := getattr(self.optimizer, "train", None)):
             turn()
 
         def loss_fn(chunk: tuple[Any, Tensor | None]) -> Tensor:
             with self.compute_loss_context_manager():
-                return self.unit_losses(model, chunk)
+                return self.unit_losses(inner, chunk)
 
         for chunk in inputs.chunks:
             if self.private.backward(loss_fn, chunk):
@@ -153,7 +154,7 @@ class PrivateTrainer(Trainer):
 
     def check_private(self, model: nn.Module) -> None:
         """Raise unless the plan is attached to exactly what this model trains."""
-        self.private._check_attached()
+        self.private.check_attached()
         held = {id(p) for p in self.private._parameters.values()}
         if held != {id(p) for p in trainable(model).values()}:
             raise PrivacyError(
@@ -253,6 +254,8 @@ class _Watch(TrainerCallback):
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if not self._trainer.private.writes:
+            return
         save_checkpoint(folder / STATE, model=nn.Module(), private=self._trainer.private)
 
 

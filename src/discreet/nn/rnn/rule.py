@@ -51,8 +51,8 @@ class StepProducts(OuterProducts):
         costs = super().kernels()
         if self._shared and GRAM in costs:
             rows, a = self.left.shape[1:]
-            made = nearly_cancelling(rows) * PRODUCT_TIME * rows * a * self.right.shape[2]
-            costs[GRAM] = Cost(costs[GRAM].time - made - gram_time(rows, a) / 2)
+            cost = nearly_cancelling(rows) * PRODUCT_TIME * rows * a * self.right.shape[2]
+            costs[GRAM] = Cost(costs[GRAM].time - cost - gram_time(rows, a) / 2)
         return costs
 
     def _norms_of_grams(self) -> Tensor:

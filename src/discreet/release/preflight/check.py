@@ -43,10 +43,14 @@ def preflight(model: nn.Module, loss: Callable[[nn.Module, Any], Tensor], exampl
 
     A warning says what could not be decided.
 
-    `loss(model, batch)` returns one loss for each row of the batch; `example` is a batch of public or made-up rows,
-    best a handful of different ones. Compares rows' gradients beside other rows and alone; replays model and loss
+    Compares rows' gradients beside other rows and alone; replays model and loss
     together; probes isolation by reweighting; and compares the engine's gradients with autograd's. Fit for a test of
     your own.
+
+    Args:
+        model: the model to be trained.
+        loss: called as loss(model, batch); returns one loss for each row of the batch.
+        example: a batch of public or made-up rows, best a handful of different ones.
     """
     state = Random()
     twin = copy.deepcopy(model)

@@ -9,11 +9,12 @@ import time
 from types import FrameType, TracebackType
 from typing import Any
 
-from discreet.release.preflight.model_state import CLOSED
+from discreet.release.preflight.reachable import CLOSED
 
-_OUTSIDE = {getattr(time, name) for name in ("time", "monotonic", "perf_counter", "process_time", "thread_time")}
-_OUTSIDE |= {getattr(time, f"{name}_ns") for name in ("time", "monotonic", "perf_counter", "process_time")}
-_OUTSIDE |= {os.urandom}
+_CLOCKS = ("time", "monotonic", "perf_counter", "process_time", "thread_time", "clock_gettime")
+_OUTSIDE = {getattr(time, name + unit, None) for name in _CLOCKS for unit in ("", "_ns")}
+_OUTSIDE |= {time.localtime, time.gmtime, time.ctime, time.strftime, os.times, os.urandom}
+_OUTSIDE |= {getattr(os, "getrandom", None)}  # which not every system has
 _TODAY = {"now", "today", "utcnow"}
 
 

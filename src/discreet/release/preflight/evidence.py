@@ -1,6 +1,7 @@
 """What was seen of a run while it ran, and which conditions of its guarantee that carries."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 from discreet.accounting.guarantee import Condition
@@ -9,6 +10,7 @@ from discreet.accounting.guarantee import Condition
 # handed over tensors.
 Source = Literal["library", "function", "tensors"]
 
+HANDED_OUT = Condition("the losses were computed from the rows that were handed out", "proven")
 _NAMED = 3  # paths of state that are named one by one
 
 
@@ -19,6 +21,7 @@ class Evidence:
     probes: bool = True  # whether they are on
     sources: frozenset[Source] = frozenset()
     tested: tuple[int, ...] = ()  # steps on which gradients were compared, and agreed
+    whole: bool = False  # whether they were compared in a batch of the batch's own size, too
     undecided: tuple[str, ...] = ()  # what a test could not tell
     altered: bool = False  # whether a batch was used that is not as it was handed out
     replayed: bool = False  # whether the model's recorded calls were replayed
@@ -27,33 +30,30 @@ class Evidence:
     once: bool = False  # whether what the loss function holds was looked at on one step alone
     several: bool = False  # whether some step took several forward passes: how many, the number of rows decides
 
-    @property
+    @cached_property
     def isolated(self) -> bool:
         """Whether all that was computed could be tested, and was."""
         called = bool(self.sources) and "tensors" not in self.sources
         whole = not (self.undecided or self.altered or self.kept)
         return self.probes and called and bool(self.tested) and whole
 
-    def came(self, source: Source) -> "Evidence":
-        """With losses from this source."""
-        return self if source in self.sources else replace(self, sources=self.sources | {source})
-
-    def conditions(self, *, agreed: bool, earlier: bool, changed: set[str]) -> list[Condition]:
+    def conditions(self, *, agreed: bool, earlier: bool, own: bool, changed: set[str]) -> list[Condition]:
         """What the guarantee rests on, and how firmly.
 
-        `agreed` is whether the evidence of all ranks is as good, `earlier` whether some steps before had less, and
-        `changed` is what the model holds that is not as it was at attach.
+        `agreed` is whether the evidence of all ranks is as good, `earlier` whether some steps before had less, `own`
+        whether the library computed the losses of all steps before, and `changed` is what the model holds that is not
+        as it was at attach.
         """
         unknown = sorted(path.removeprefix("model.") for path in changed - self.compared - self.kept)
         why = self._why(unknown)
         if not why and not (agreed and not earlier):
             why = "some steps were made without such a test"
         tested = not why
-        own = self.sources == {"library"} and not earlier
-        rows = "proven" if own else "checked" if tested else "assumed"
+        own = own and self.sources == {"library"} and not earlier
+        rows = HANDED_OUT if own else replace(HANDED_OUT, status="checked" if tested else "assumed")
         return [
             *self._isolation(why),
-            Condition("the losses were computed from the rows that were handed out", rows),
+            rows,
             self._state(unknown, tested=tested),
             Condition("each row of the data is of one unit alone: none is made of others when it is read", "assumed"),
             Condition(
@@ -105,6 +105,8 @@ class Evidence:
             return "a batch was changed between private.batches and private.backward"
         if not self.tested:
             return "no step could be tested"
+        if not self.whole:
+            return "a whole batch was not compared yet"
         if self.once:
             return "what the loss function holds was seen on one step alone"
         return "the model keeps what may depend on the data" if self.kept or unknown else ""
@@ -115,4 +117,4 @@ def _listed(names: list[str]) -> str:
     return ", ".join(repr(name) for name in names[:_NAMED]) + more
 
 
-__all__ = ["Evidence", "Source"]
+__all__ = ["HANDED_OUT", "Evidence", "Source"]

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from discreet.errors import PrivacyError
 from discreet.gradients import Engine, UnitGradients
-from discreet.gradients.forms import sum_dtype
+from discreet.gradients.forms import real_parts, sum_dtype
 from discreet.stages.sensitivity import Block, Contract
 
 _UNITS = 4  # units whose contributions are made one by one
@@ -26,7 +26,7 @@ class Sketch:
         self._seed = torch.Generator().seed()
 
     def __call__(self, gradient: Tensor) -> Tensor:
-        flat = gradient.detach().to_dense().reshape(-1)
+        flat = real_parts(gradient.detach().to_dense()).reshape(-1)
         if len(flat) <= self.SIZE:
             return flat.clone()
         generator = torch.Generator().manual_seed(self._seed)

@@ -4,8 +4,6 @@ A snapshot can be put back, so that a model can be tried without a trace, and tw
 forward pass writes must not depend on the rows it saw.
 """
 
-import dis
-import gc
 import hashlib
 import pickle
 import random
@@ -13,38 +11,45 @@ import types
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from functools import cache, partial
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import islice
+from operator import is_
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from discreet.release.preflight.reachable import (
+    CACHED,
+    MISSING,
+    PLAIN,
+    class_values,
+    is_opened,
+    is_own,
+    named,
+    position,
+    reachable,
+)
+
 _MOST = 100_000  # things that are looked at
 _COPIED_BYTES = 1 << 28  # of tensors and arrays that are kept as they were; of others only sums are compared
 _EXACT_BYTES = 1 << 20  # of a tensor whose every byte is compared
-# Objects of these packages are not entered, but for modules: a trainer leads to the data, the optimizer and the screen.
-CLOSED = {"torch", "numpy", "discreet", "lightning", "pytorch_lightning", "transformers", "accelerate", "flwr"}
-CLOSED |= {"logging", "threading", "multiprocessing", "rich", "typing", "weakref", "io", "concurrent", "asyncio"}
-
-_MISSING = object()
-_PLAIN = (int, float, complex, str, bytes, bool, np.generic, type(None))
-_CACHED = type(cache(lambda: 0))  # what functools.cache and lru_cache make of a function
 
 
 class Snapshot:
     """What can be reached from some roots, as it is now."""
 
-    def __init__(self, roots: Mapping[str, Any]) -> None:
-        self._roots = dict(roots)
+    def __init__(self, roots: Mapping[str, Any], without: Sequence[Any] = ()) -> None:
+        self._roots, self._without = dict(roots), without
         self._put_back: list[tuple[Any, Any]] = []  # a container or generator, and what it held
         self._copies: list[tuple[Any, Any]] = []  # a tensor or array, and its values
-        self.whole = True  # whether everything was reached
+        self._fixed: list[tuple[Any, Any]] = []  # what cannot be put back, and where it stood
+        self.whole = True  # whether everything was reached, and could be put back
         bytes_left = _COPIED_BYTES
         count = 0
-        for _, value in reachable(self._roots):
+        for _, value in reachable(self._roots, without):
             count += 1
             if count > _MOST:
                 self.whole = False
@@ -62,11 +67,15 @@ class Snapshot:
                     continue
                 bytes_left -= value.nbytes
                 self._copies.append((value, _copied(value)))
-            elif (held := _held(value)) is not _MISSING:
+            elif (held := _held(value)) is not MISSING:
                 self._put_back.append((value, held))
+            elif (place := position(value)) is not None:
+                self._fixed.append((value, place))
 
     def restore(self) -> None:
         """Everything is again as it was."""
+        for value, place in self._fixed:
+            self.whole = self.whole and _at(position(value), place)
         for container, held in self._put_back:
             _refill(container, held)
         with torch.no_grad():
@@ -86,7 +95,7 @@ class Snapshot:
 
     def contents(self) -> dict[str, Any]:
         """What is there now, by its path: numbers and texts, copies of tensors, and lengths of containers."""
-        return contents(self._roots)
+        return contents(self._roots, self._without)
 
 
 class _Same:
@@ -116,24 +125,24 @@ def contents(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str,
     for count, (path, value) in enumerate(reachable(roots, without)):
         if count > _MOST:
             break
-        if isinstance(value, (Tensor, np.ndarray)):
-            found[path] = _summary(value)
-        elif isinstance(value, _PLAIN):
+        if isinstance(value, PLAIN):
             found[path] = value
         elif isinstance(value, (dict, list, tuple, deque, set)):
             found[path] = (type(value).__name__, len(value))
+        elif isinstance(value, (Tensor, np.ndarray)):
+            found[path] = _summary(value)
         elif isinstance(value, (torch.Generator, np.random.Generator, random.Random)):
             found[path] = ("generator",)  # where a sequence of random numbers stands is no fact of the data
         elif isinstance(value, (array, bytearray)):
             found[path] = (type(value).__name__, bytes(value))
-        elif not isinstance(value, (Mapping, frozenset, *_FIXED)) and not _opened(value):
+        elif not isinstance(value, (Mapping, frozenset, *_FIXED)) and not is_opened(value):
             found[path] = _Same(value)
     return found
 
 
 def plain_values(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str, Any]:
     """The numbers and texts alone, by their path."""
-    return {path: value for path, value in islice(reachable(roots, without), _MOST) if isinstance(value, _PLAIN)}
+    return {path: value for path, value in islice(reachable(roots, without), _MOST) if isinstance(value, PLAIN)}
 
 
 def digests(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -143,7 +152,7 @@ def digests(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def differing(one: Mapping[str, Any], other: Mapping[str, Any]) -> set[str]:
     """The paths whose values are not the same."""
-    return {path for path in {*one, *other} if not _same(one.get(path, _MISSING), other.get(path, _MISSING))}
+    return {path for path in {*one, *other} if not _same(one.get(path, MISSING), other.get(path, MISSING))}
 
 
 def grown(one: Any, other: Any) -> bool:
@@ -177,170 +186,66 @@ class Random:
         random.setstate(self._python)
 
 
-# --- walking ---------------------------------------------------------------------------------------------------------
-
-
-def reachable(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> Iterator[tuple[str, Any]]:
-    """Every value that can be reached, once, with its path."""
-    seen: dict[int, Any] = {id(value): value for value in without}  # held, so that no identity is used twice
-    waiting: deque[tuple[str, Any]] = deque(roots.items())
-    while waiting:
-        path, value = waiting.popleft()
-        plain = isinstance(value, _PLAIN)
-        if not plain:
-            if id(value) in seen:
-                continue
-            seen[id(value)] = value
-        yield path, value
-        if not plain:
-            for name, child in _children(value):
-                waiting.append((f"{path}.{name}" if path else name, child))
-
-
-def _children(value: Any) -> Sequence[tuple[str, Any]]:
-    if isinstance(value, (Tensor, np.ndarray, type, types.ModuleType, weakref.ReferenceType, types.CellType)):
-        return ()
-    if isinstance(value, Mapping):
-        return [(str(key), child) for key, child in list(value.items())]
-    if isinstance(value, (list, tuple, deque)):
-        return [(str(place), child) for place, child in enumerate(list(value))]
-    if isinstance(value, (set, frozenset)):
-        return [(str(place), child) for place, child in enumerate(sorted(value, key=repr))]
-    if isinstance(value, types.MethodType):
-        return ("self", value.__self__), ("function", value.__func__)
-    if isinstance(value, types.BuiltinFunctionType):
-        return (("self", value.__self__),)  # a generator's, or a module
-    if isinstance(value, partial):
-        return ("function", value.func), ("arguments", value.args), ("keywords", value.keywords)
-    if isinstance(value, types.FunctionType):
-        inside: list[tuple[str, Any]] = []
-        for name, cell in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True):
-            try:
-                inside.append((name, cell.cell_contents))
-            except ValueError:  # an empty cell
-                continue
-        return [*inside, ("defaults", value.__defaults__), *_named(value).items()]
-    if isinstance(value, _CACHED):
-        return ("function", value.__wrapped__), *((f"cached{place}", held) for place, held in enumerate(_cached(value)))
-    if not _opened(value):
-        return ()
-    return [*_attributes(value), *(_forward(type(value)).items() if isinstance(value, nn.Module) else ())]
-
-
-def _cached(function: Any) -> list[Any]:
-    """What a cache holds: its keys and results."""
-    held = [value for value in gc.get_referents(function) if not isinstance(value, type)]
-    without = {id(function.__wrapped__), id(vars(function))}
-    found = (list(value.values()) if type(value) is dict else [value] for value in held if id(value) not in without)
-    return [value for some in found for value in some]
-
-
-def _forward(kind: type) -> dict[str, Any]:
-    """The functions of a module's class that its forward pass is made of: itself and what it names, and so on."""
-    found: dict[str, Any] = {}
-    waiting = ["forward"]
-    while waiting:
-        name = waiting.pop()
-        if name in found:
-            continue
-        written: Any = next((vars(k)[name] for k in kind.__mro__ if name in vars(k)), None)
-        written = getattr(written, "__func__", getattr(written, "fget", written))  # of static methods, of properties
-        function = getattr(written, "__wrapped__", written) if isinstance(written, _CACHED) else written
-        if not isinstance(function, types.FunctionType) or (function.__module__ or "").partition(".")[0] in CLOSED:
-            continue
-        found[name] = written
-        waiting += function.__code__.co_names
-    return found
-
-
-def _named(function: types.FunctionType) -> dict[str, Any]:
-    """The globals that a function's code has the names of; of other functions those of the same file."""
-    home, defined = function.__module__ or "", function.__globals__
-    if home.partition(".")[0] in CLOSED:
-        return {}
-    found = {name: defined[name] for name in _names(function.__code__) if name in defined}
-    return {
-        name: value
-        for name, value in found.items()
-        if not isinstance(value, (type, types.ModuleType))
-        and (not isinstance(value, types.FunctionType) or value.__module__ == home)
-    }
-
-
-@cache
-def _names(code: types.CodeType) -> tuple[str, ...]:
-    """The globals that code reads or writes, also within functions of its own."""
-    mine = [str(i.argval) for i in dis.get_instructions(code) if i.opname.endswith(("_GLOBAL", "_NAME"))]
-    inner = [name for c in code.co_consts if isinstance(c, types.CodeType) for name in _names(c)]
-    return tuple(dict.fromkeys([*mine, *inner]))
-
-
-def _opened(value: Any) -> bool:
-    """Whether an object is entered."""
-    if isinstance(value, nn.Module):
-        return True
-    module = type(value).__module__
-    home = module.partition(".")[0]
-    if module.startswith(("torch.distributions", "transformers.cache_utils")):
-        return True
-    return home not in CLOSED and home not in ("builtins", "array")
-
-
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
-    """Attributes by name; those of a module by the names that its own state has."""
-    inside = getattr(value, "__dict__", None)
-    for name, child in list(inside.items()) if isinstance(inside, dict) else ():
-        if isinstance(value, nn.Module) and name in ("_parameters", "_buffers", "_modules") and child:
-            yield from list(child.items())
-        yield name, child
-    for kind in type(value).__mro__:
-        slots = kind.__dict__.get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            child = getattr(value, name, _MISSING)
-            if child is not _MISSING and name not in ("__dict__", "__weakref__"):
-                yield name, child
-
-
 # --- keeping and putting back ----------------------------------------------------------------------------------------
 
 
 def _held(value: Any) -> Any:
     """What a container holds now, without what is in it in turn."""
-    if isinstance(value, (torch.Generator,)):
+    if isinstance(value, type):
+        return class_values(value) if is_own(value) else MISSING
+    if isinstance(value, CACHED):
+        return () if not value.cache_info().currsize else MISSING  # what was there cannot be put back
+    if isinstance(value, torch.Generator):
         return value.get_state()
     if isinstance(value, np.random.Generator):
         return value.bit_generator.state
     if isinstance(value, random.Random):
         return value.getstate()
     if isinstance(value, dict):
-        return dict(value)
+        return dict(dict.items(value))  # as it is kept, whatever a class of its own makes of a look-up
     if isinstance(value, (list, set, deque, array, bytearray)):
         return list(value)
     if isinstance(value, types.FunctionType):
-        return [_content(cell) for cell in value.__closure__ or ()], _named(value)
-    if _opened(value) and isinstance(getattr(value, "__dict__", None), dict):
+        return [_content(cell) for cell in value.__closure__ or ()], named(value)
+    if is_opened(value) and isinstance(getattr(value, "__dict__", None), dict):
         return dict(vars(value))
-    return _MISSING
+    return MISSING
+
+
+def _at(one: Any, place: Any) -> bool:
+    """Whether something stands where it stood."""
+    if one is None or len(one) != len(place):
+        return False
+    return all(a is b or (type(a) is int and a == b) for a, b in zip(one, place, strict=True))
 
 
 def _content(cell: types.CellType) -> Any:
     try:
         return cell.cell_contents
     except ValueError:
-        return _MISSING
+        return MISSING
 
 
 def _refill(value: Any, held: Any) -> None:
-    if isinstance(value, torch.Generator):
+    if isinstance(value, dict):
+        if not _identical(value, held):
+            value.clear()
+            value.update(held)
+    elif isinstance(value, type):
+        now = class_values(value)
+        for name in now.keys() - held.keys():
+            delattr(value, name)
+        for name, content in held.items():
+            if now.get(name, MISSING) is not content:
+                setattr(value, name, content)
+    elif isinstance(value, CACHED):
+        value.cache_clear()
+    elif isinstance(value, torch.Generator):
         value.set_state(held)
     elif isinstance(value, np.random.Generator):
         value.bit_generator.state = held
     elif isinstance(value, random.Random):
         value.setstate(held)
-    elif isinstance(value, dict):
-        if not _identical(value, held):
-            value.clear()
-            value.update(held)
     elif isinstance(value, set):
         if set(value) != set(held):
             value.clear()
@@ -360,7 +265,7 @@ def _refill(value: Any, held: Any) -> None:
             if _content(cell) is not content:
                 cell.cell_contents = content
         for name, content in named.items():
-            if value.__globals__.get(name, _MISSING) is not content:
+            if value.__globals__.get(name, MISSING) is not content:
                 value.__globals__[name] = content
     elif not _identical(vars(value), held):
         vars(value).clear()
@@ -369,7 +274,9 @@ def _refill(value: Any, held: Any) -> None:
 
 def _identical(one: dict[Any, Any], other: dict[Any, Any]) -> bool:
     """Whether two dictionaries hold the same objects in the same order."""
-    return list(one) == list(other) and all(a is b for a, b in zip(one.values(), other.values(), strict=True))
+    if len(one) != len(other):
+        return False
+    return not one or ([*one] == [*other] and all(map(is_, one.values(), other.values())))
 
 
 # --- values ----------------------------------------------------------------------------------------------------------

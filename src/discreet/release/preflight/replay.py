@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from discreet.errors import PrivacyError
-from discreet.release.preflight.model_state import Random, reachable
+from discreet.release.preflight.model_state import Random
+from discreet.release.preflight.reachable import reachable
 
 _MOST_CALLS = 8  # of the model in one batch that are replayed
 _REPLAY_BYTES = 1 << 22  # of a batch's inputs; of a larger one only some rows are replayed

@@ -1,6 +1,6 @@
 """A model and a loss, run on batches of one's own without a trace."""
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,12 +37,18 @@ class TrialRun:
 
 
 class Trial:
-    """Runs of the model itself, each from the state that it had at first; at the end it has it again."""
+    """Runs of the model itself, each from the state that it had at first; at the end it has it again.
 
-    def __init__(self, model: nn.Module, loss_fn: LossFn, collate: Collate) -> None:
+    Args:
+        model: the model.
+        loss_fn: what gives a batch's losses.
+        collate: makes a batch of rows.
+        data: the data set and what it is made of, which a collate function may lead to.
+    """
+
+    def __init__(self, model: nn.Module, loss_fn: LossFn, collate: Collate, data: Sequence[Any] = ()) -> None:
         self._model, self._loss_fn, self._collate = model, loss_fn, collate
-        self._snapshot = Snapshot({"model": model, "loss": loss_fn})
-        self._roots = {"model": model, "loss": loss_fn}
+        self._snapshot = Snapshot({"model": model, "loss": loss_fn, "collate": collate}, data)
         self._random = Random()
         self._before: dict[str, Any] | None = None
         self._weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -67,6 +73,10 @@ class Trial:
     def drew(self, run: TrialRun) -> bool:
         """Whether random numbers were drawn in a run."""
         return run.random is None or not run.random.equals(self._random) or self._snapshot.drew()
+
+    def drew_since(self) -> bool:
+        """Whether random numbers were drawn since the model was last put back."""
+        return not self._random.same() or self._snapshot.drew()
 
     def _restore(self) -> None:
         """The model and the random numbers are as they were; its own weights, whatever else can be reached."""

@@ -13,15 +13,17 @@ from discreet.accounting.guarantee import Condition
 from discreet.distributed.ranks import Ranks, fingerprint
 from discreet.gradients import Engine, UnitGradients
 from discreet.release.draws import Chunk, parts_of, same_values
-from discreet.release.guards import trainable
 from discreet.release.loss_function import OWN, LossFn, LossOfRows, Rows
 from discreet.release.preflight.evidence import Evidence
 from discreet.release.preflight.first_batch import FirstBatch
 from discreet.release.preflight.isolation import Isolation
 from discreet.release.preflight.model_state import contents, differing, digests, plain_values
+from discreet.release.preflight.reachable import CACHED, cached, reachable
 from discreet.stages.noise.random import KeyTree
 
-_HOOKS = re.compile(r"\._(\w+_)?hooks(_\w+)?(\.|$)|^model\._current_fx_name$")  # modules' hooks, and which runs
+# modules' hooks, which of them runs, and the mark of accelerate
+_HOOKS = re.compile(r"\._(\w+_)?hooks(_\w+)?(\.|$)|^model\._(current_fx_name|is_accelerate_prepared)$")
+_CACHE = re.compile(r".*\.cached(?=\d)")  # of functools, up to the number of what it holds
 _READ_ROWS = 64  # of a batch that are read again for a test
 _MOST_STRUCTURES = 64  # of graphs that are each tested once
 _STRETCH = 4096  # steps whose coins are drawn together
@@ -37,15 +39,18 @@ class Preflight:
         on: whether anything is tested.
         testable: whether the library can run the model on batches of its own choice.
         sharded: whether the model's parameters are sharded over ranks.
+        steps: how many there are at most.
     """
 
     def __init__(
-        self, model: nn.Module, root: KeyTree, ranks: Ranks, *, on: bool, testable: bool, sharded: bool
+        self, model: nn.Module, root: KeyTree, ranks: Ranks, *, on: bool, testable: bool, sharded: bool, steps: int
     ) -> None:
-        self._model, self._root, self._ranks = model, root, ranks
-        self._trained = set(trainable(model))
+        self._model, self._root, self._ranks, self._steps = model, root, ranks, steps
+        names = model.named_parameters(remove_duplicate=False)  # of tied ones all
+        self._trained = {name for name, parameter in names if parameter.requires_grad}
         self.evidence = Evidence(probes=on)
-        self.agreed = False  # whether isolation was tested, on every rank
+        self.agreed = on and ranks.alone  # whether isolation was tested of all batches so far, on every rank
+        self.first_batch = False  # whether something of the first batch is still to be probed in this step
         self._first = FirstBatch(model, sharded=sharded) if on else None
         self._isolation = Isolation(model) if on and testable else None
         self._at_attach = digests(contents({"model": model})) if on else {}
@@ -58,25 +63,29 @@ class Preflight:
 
     # --- before and during a step ----------------------------------------------------------------------------------
 
-    def probed(self, step: int) -> bool:
-        """Whether isolation is tested again at a step: at 0, 1, 2, 4, 8, ... and at one in 128 others, in secret."""
-        stretch, place = divmod(step, _STRETCH)
+    def handed_out(self, chunk: Chunk, batch: Any) -> None:
+        """Note what is handed out, closely in a step that is probed; a call of the model may be run again later.
+
+        Isolation is tested again at steps 0, 1, 2, 4, 8, ... and at one in 128 others, in secret.
+        """
+        stretch, place = divmod(chunk.step, _STRETCH)
         if self._coins is None or self._coins[0] != stretch:
             self._coins = stretch, self._root.stream("probe", stretch).octets(_STRETCH) < 2
-        return step & (step - 1) == 0 or bool(self._coins[1][place])
-
-    def handed_out(self, chunk: Chunk, batch: Any) -> None:
-        """Note what is handed out, closely in a step that is probed; a call of the model may be run again later."""
-        chunk.probed = self.probed(chunk.step)
-        if self._first is not None and (not self.evidence.sources or "tensors" in self.evidence.sources):
-            self._first.arm()
+        chunk.probed = chunk.step & (chunk.step - 1) == 0 or bool(self._coins[1][place])
+        if self._first is not None:
+            sources = self.evidence.sources
+            replays = not self._first.replayed and (not sources or "tensors" in sources)
+            if replays:
+                self._first.arm()
+            self.first_batch = replays or not self._first.compared
         if batch is not None:
             chunk.note(batch, digest=chunk.probed and self._isolation is not None)
 
     def losses_came(self, chunk: Chunk) -> None:
         """Losses came as tensors: nobody knows what was computed."""
         if chunk.units:
-            self.evidence = self.evidence.came("tensors")
+            self._note(sources=self.evidence.sources | {"tensors"})
+            self.first_batch = self._first is not None
 
     def test(self, loss_fn: LossFn, batch: Any, chunk: Chunk, rows: Rows | None, clear: Callable[[], None]) -> None:
         """Note where the losses come from, and test isolation if this step is probed.
@@ -92,19 +101,25 @@ class Preflight:
             return
         source = "library" if getattr(loss_fn, "own", None) is OWN else "function"
         if source not in self.evidence.sources:
-            self.evidence = self.evidence.came(source)
+            self._note(sources=self.evidence.sources | {source})
             if self._first is not None and "tensors" not in self.evidence.sources:
                 self._first.remove()  # what the library can call it need not record
-        if not self._as_handed_out(batch, chunk, rows):
-            self.evidence = replace(self.evidence, altered=True)
+        odd = self._isolation is not None and self._of_new_size(batch, chunk)
+        if not (chunk.holds(batch) if chunk.leaves is not None else self._as_handed_out(batch, chunk, rows)):
+            self._note(altered=True)
         if self._isolation is None or chunk.indices is None or rows is None:
             return
-        odd = self._of_new_size(batch, chunk)
-        if odd or (chunk.first and (not self.evidence.tested or chunk.probed)):
+        if odd or (chunk.first and (chunk.probed or not self.evidence.whole)):
             self._compare(loss_fn, chunk, rows, clear, every=odd)
-        elif chunk.first and (changed := self._changes(loss_fn, chunk, numbers=True)):
-            undecided = dict.fromkeys([*self.evidence.undecided, changed])
-            self.evidence = replace(self.evidence, undecided=tuple(undecided))
+        elif chunk.first:  # between tests numbers and texts alone are compared
+            assert self._loss_held is not None
+            held, without = self._beside_model(loss_fn, rows)
+            holds = plain_values({"loss": held["loss"]}, without)  # a collate function may hold a whole vocabulary
+            was = self._loss_held[1].copy()
+            for path in was.keys() - holds.keys():
+                del was[path]
+            if paths := differing(was, holds):
+                self._note_undecided(self._in_words(paths, was, holds, chunk.step - self._loss_held[0]))
 
     def tested_now(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> bool:
         """Whether isolation was tested in this step, or can be now."""
@@ -125,35 +140,28 @@ class Preflight:
         if chunk.step not in self.evidence.tested and self.evidence.tested:
             self._compare(loss.loss_fn, chunk, loss.rows, clear)
 
-    @property
-    def sums_are_due(self) -> bool:
-        """Whether sums are still to be compared with autograd's own."""
-        return self._first is not None and not self._first.compared
-
     def plain(self, losses: Tensor, engine: Engine) -> Mapping[str, Tensor | None] | None:
         """Sketches of autograd's own gradients, to compare sums with; nothing where a graph allows no second pass."""
-        return None if self._first is None else self._first.plain(losses, engine)
+        return None if self._first is None or self._first.compared else self._first.plain(losses, engine)
 
     def compare_sums(self, gradients: UnitGradients, plain: Mapping[str, Tensor | None]) -> None:
         """Compare the sums with autograd's own."""
         if self._first is not None:
             self._first.compare(gradients, plain)
 
-    @property
-    def wants_replay(self) -> bool:
-        """Whether the model's calls are still to be run again: all that can be done with losses that are tensors."""
-        return self._first is not None and not self._first.replayed and "tensors" in self.evidence.sources
-
     def replay(self, rows: int) -> None:
-        """Run the model's recorded calls again."""
-        if self._first is not None:
+        """Run the model's recorded calls again: all that can be done with losses that are tensors."""
+        if self._first is None:
+            return
+        if not self._first.replayed and "tensors" in self.evidence.sources:
             self._first.replay(rows)
-            self.evidence = replace(self.evidence, replayed=self._first.replayed)
+            self._note(replayed=self._first.replayed)
+        self.first_batch = False
 
     def several_passes(self) -> None:
         """A step takes several forward passes: how many, the number of rows decides."""
         if not self.evidence.several:
-            self.evidence = replace(self.evidence, several=True)
+            self._note(several=True)
 
     def remove(self) -> None:
         """Take the hook off the model."""
@@ -161,9 +169,7 @@ class Preflight:
             self._first.remove()
 
     def _as_handed_out(self, batch: Any, chunk: Chunk, rows: Rows | None) -> bool:
-        """Whether a batch is the one that was handed out, or one of the same values."""
-        if chunk.leaves is not None:
-            return chunk.holds(batch)
+        """Whether a batch whose parts were not noted has the values of the rows that were handed out."""
         if rows is None or chunk.indices is None:
             return False
         if not chunk.probed and self.evidence.tested:
@@ -173,7 +179,8 @@ class Preflight:
     def _of_new_size(self, batch: Any, chunk: Chunk) -> bool:
         """Whether a batch is larger or smaller than all before, apart from how many rows it has: by one long row."""
         new, before = False, bool(self._sizes)
-        for i, part in enumerate(parts_of(batch)):
+        plain = type(batch) is tuple and {*map(type, batch)} == {Tensor}
+        for i, part in enumerate(batch if plain else parts_of(batch)):
             if not isinstance(part, Tensor):
                 continue
             for dimension, size in enumerate(part.shape):
@@ -192,67 +199,100 @@ class Preflight:
         assert self._isolation is not None
         assert chunk.indices is not None
         numbers, first = chunk.indices, not self.evidence.tested
-        whole = first or (chunk.step.bit_length() % 4 == 1 and chunk.step > 1)  # at 16, 256, ...
+        if self._loss_held is None and self._filled(loss_fn, rows):
+            self._note_undecided("a cache of the loss held values before its first step; clear it before training")
+        if self.evidence.whole:
+            whole = chunk.step.bit_length() % 4 == 1 and chunk.step > 1  # at 16, 256, ...
+        else:  # the first test takes long: a whole batch has its turn in the next one, if there is one
+            whole = not first or chunk.step + 1 >= self._steps
         with self._ranks.reported():
             self._lent |= self._changed(values=True)
             if len(numbers) > _READ_ROWS and not (whole or every):
                 numbers = np.random.default_rng().choice(numbers, _READ_ROWS, replace=False)
             some = [rows.row(int(i)) for i in numbers]
             try:
-                finding = self._isolation.test(loss_fn, some, rows.collate, first=first, whole=whole)
+                finding = self._isolation.test(loss_fn, some, rows.collate, first=first, whole=whole, data=rows.data)
             finally:
                 clear()
-        undecided = list(filter(None, [finding.undecided, self._changes(loss_fn, chunk)]))
+        self._note_undecided(finding.undecided, self._changes(loss_fn, rows, chunk.step))
         before = self.evidence
-        self.evidence = replace(
-            before,
+        self._note(
             tested=(*before.tested, chunk.step) if finding.tested else before.tested,
-            undecided=tuple(dict.fromkeys([*before.undecided, *undecided])),
+            whole=before.whole or (finding.tested and whole),
             compared=before.compared | finding.compared,
             kept=before.kept | finding.kept,
         )
 
-    def _changes(self, loss_fn: LossFn, chunk: Chunk, *, numbers: bool = False) -> str:
-        """What a loss holds beside the model, where that has changed since the last test: it may come from the batch.
+    def _beside_model(self, loss_fn: LossFn, rows: Rows) -> tuple[dict[str, Any], list[Any]]:
+        """The loss and what makes batches, and what of theirs is no business of theirs: the model and the data."""
+        held = {"loss": getattr(loss_fn, "given", loss_fn), "collate": rows.collate}
+        return held, [*self._model.modules(), *self._model.parameters(), *rows.data]
 
-        A whole number that went up by one a step is a step's number. Between tests only `numbers` are compared.
+    def _filled(self, loss_fn: LossFn, rows: Rows) -> bool:
+        """Whether a cache of the loss's holds values already: of the model's it is known what they were at attach."""
+        caches = [value for _, value in reachable(*self._beside_model(loss_fn, rows)) if isinstance(value, CACHED)]
+        return any(map(_is_value, digests(contents({"": [cached(value) for value in caches]})).values()))
+
+    def _changes(self, loss_fn: LossFn, rows: Rows, step: int) -> str:
+        """What a loss holds beside the model and has changed since the last test: it may come from the batch."""
+        holds = digests(contents(*self._beside_model(loss_fn, rows)))
+        before, self._loss_held = self._loss_held, (step, holds)
+        self._note(once=before is None and any(map(_is_value, holds.values())))
+        if before is not None:
+            return self._in_words(differing(before[1], holds), before[1], holds, step - before[0])
+        made = {path: value for path, value in holds.items() if path.startswith("collate")}
+        calls = 2  # for an empty draw's padding row, and for the first batch
+        return self._in_words(differing(rows.held, made), rows.held, made, calls)
+
+    @staticmethod
+    def _in_words(paths: set[str], was: Mapping[str, Any], holds: Mapping[str, Any], steps: int) -> str:
+        """What changed in so many steps; a whole number that went up by one a step is a step's number.
+
+        A cache that was empty at a test was tested as it was filled.
         """
-        held = {"loss": getattr(loss_fn, "given", loss_fn)}
-        without = [*self._model.modules(), *self._model.parameters()]
-        if numbers:
-            assert self._loss_held is not None
-            holds = plain_values(held, without)
-            before = self._loss_held[0], {path: value for path, value in self._loss_held[1].items() if path in holds}
-        else:
-            holds = digests(contents(held, without))
-            before, self._loss_held = self._loss_held, (chunk.step, holds)
-            self.evidence = replace(self.evidence, once=before is None and any(map(_is_value, holds.values())))
-        if before is None:
-            return ""
-        steps, was = chunk.step - before[0], before[1]
-        for path in sorted(differing(was, holds)):
+        for path in sorted(paths):
+            cache = _CACHE.match(path)
+            if cache and not any(known.startswith(cache[0]) and _is_value(value) for known, value in was.items()):
+                continue
             one, other = was.get(path), holds.get(path)
             counts = type(one) is int and type(other) is int and other - one == steps
             if not counts:
-                return f"what the loss function holds changed between steps ({path.removeprefix('loss.')!r})"
+                whose = "collate" if path.startswith("collate") else "loss"
+                return f"what the {whose} function holds changed between steps ({path.removeprefix('loss.')!r})"
         return ""
 
+    def _note_undecided(self, *words: str) -> None:
+        """Note why it is not known that examples do not mix, each reason once."""
+        undecided = dict.fromkeys([*self.evidence.undecided, *filter(None, words)])
+        if len(undecided) > len(self.evidence.undecided):
+            self._note(undecided=tuple(undecided))
+
     # --- what it comes to --------------------------------------------------------------------------------------------
+
+    def _note(self, **seen: Any) -> None:
+        """Add to the evidence what was seen."""
+        self.evidence = replace(self.evidence, **seen)
+        if self._ranks.alone:
+            self.agreed = self._tested
+
+    @property
+    def _tested(self) -> bool:
+        """Whether isolation was tested; who has seen no batch yet has nothing to test."""
+        return self.evidence.isolated or (self.evidence.probes and not self.evidence.sources)
 
     def agree(self, place: str, parameters: Mapping[str, nn.Parameter]) -> None:
         """Before anything is counted: all ranks have summed this step, with the same parameters; and what they tested.
 
-        A rank that has seen no batch yet has nothing to test.
+        Args:
+            place: where the ranks are.
+            parameters: what they train together.
         """
-        mine = self.evidence.isolated or (self.evidence.probes and not self.evidence.sources)
-        if self._ranks.alone:
-            self.agreed = mine
-        else:
-            self.agreed = all(self._ranks.agree(place, {"parameters": fingerprint(parameters)}, mine))
+        self.agreed = all(self._ranks.agree(place, {"parameters": fingerprint(parameters)}, self._tested))
 
-    def conditions(self, *, earlier: bool) -> list[Condition]:
-        """What the guarantee rests on; `earlier` steps may have had less tested."""
-        return self.evidence.conditions(agreed=self.agreed, earlier=earlier, changed=self._changed() | self._lent)
+    def conditions(self, *, earlier: bool, own: bool) -> list[Condition]:
+        """What the guarantee rests on; `earlier` steps may have had less tested, or losses that are not the `own`."""
+        changed = self._changed() | self._lent
+        return self.evidence.conditions(agreed=self.agreed, earlier=earlier, own=own, changed=changed)
 
     def has_news(self) -> bool:
         """Whether what was seen has changed since this was last asked; more tests do where they are twice as many."""

@@ -1,6 +1,19 @@
 """What one unit may change: a stage that limits each unit's share of the sum.
 
-A bound is a frozen value with these members (nothing registers it):
+clip.py              one norm for all parameters: DP-SGD's bound
+per_layer.py         a norm for each part of the model
+automatic.py         every gradient normalised
+adaptive.py          norms that follow the gradients, learned from noisy answers
+tanh.py              the tanh filter, coordinate by coordinate and in forms that bound a norm
+encode.py            sorted magnitudes below a public envelope
+envelope.py          those envelopes
+bounded_network.py   a bound by the network's shape
+certificate.py       how that follows from the shape
+gate.py              what keeps its premises true
+
+To add a clipping rule: a file here, and its name in `__all__` below, so that a saved plan finds it.
+
+A bound is a frozen value with these members:
 
 - `needs`: what it looks at: "norms" (each unit's norms, parameter by parameter), "elements" (its gradient itself) or
   "outputs" (nothing of single units: it works inside the network);

@@ -287,13 +287,13 @@ def _stage_of(name: str, module: Any) -> Stage:
         if (module.start_dim, module.end_dim) != (1, -1):
             raise ConfigError(f"{where} does not make one row of each example; use nn.Flatten().")
         return Flatten()
-    found = bounds_of(module)
-    if found is None:
+    bounded = bounds_of(module)
+    if bounded is None:
         raise ConfigError(
             f"{where} cannot be part of a bounded network: that is Linear, Conv1d and Conv2d layers, bounded "
             "activations (those of discreet.nn, nn.Tanh, nn.Sigmoid), pooling and Flatten, each of exactly that class."
         )
-    return Activation(type(module).__name__, found.low, found.high, found.slope)
+    return Activation(type(module).__name__, bounded.low, bounded.high, bounded.slope)
 
 
 def _pool_of(where: str, kind: str, module: Any) -> Pool:

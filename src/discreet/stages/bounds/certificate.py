@@ -256,13 +256,15 @@ def belu_certificate(
     if layers < 1 or len(weight_norms) != layers - 1:
         raise ConfigError(f"{len(widths)} widths need {max(0, layers - 1)} weight norms, for layers 2 to {layers}.")
     names = [f"layer {i + 1}" for i in range(layers)] if names is None else names
-    found = network_certificate(
+    certificate = network_certificate(
         belu_stages(widths, alpha, beta, names),
         input_norm=input_norm,
         weight_norms=weight_norms,
         head_norm=_belu_head(head, widths[-1], alpha, beta, max(1.0, alpha)),
     )
-    return replace(found, blocks=tuple(replace(b, members=(n,)) for b, n in zip(found.blocks, names, strict=True)))
+    return replace(
+        certificate, blocks=tuple(replace(b, members=(n,)) for b, n in zip(certificate.blocks, names, strict=True))
+    )
 
 
 def belu_stages(widths: Sequence[int], alpha: float, beta: float, names: Sequence[str]) -> tuple[Stage, ...]:
@@ -329,10 +331,10 @@ def _reach(alpha: float, beta: float, target: float) -> float:
         return abs(h - target) * (alpha + beta - h)
 
     vertices = (target - alpha) / 2, (target + alpha + beta) / 2
-    found = [abs(target), abs(beta - target)]
-    found += [low(min(max(h, -alpha), 0.0)) for h in (-alpha, 0.0, *vertices)]
-    found += [high(min(max(h, beta), alpha + beta)) for h in (beta, alpha + beta, *vertices)]
-    return max(found)
+    distances = [abs(target), abs(beta - target)]
+    distances += [low(min(max(h, -alpha), 0.0)) for h in (-alpha, 0.0, *vertices)]
+    distances += [high(min(max(h, beta), alpha + beta)) for h in (beta, alpha + beta, *vertices)]
+    return max(distances)
 
 
 def _input_shape(stages: Sequence[Stage], given: Shape) -> Shape:

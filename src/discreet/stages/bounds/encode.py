@@ -130,5 +130,5 @@ def _rows(size: int, norm: float, levels: int, count: int, seed: int) -> Floats:
 
 @lru_cache(maxsize=4)
 def _magnitudes(size: int, norm: float, levels: int, count: int, seed: int) -> Magnitudes:
-    found = half_normal(size, levels) if count == 1 else covering(sampled(size, count, seed), 512)
-    return Magnitudes(tuple(norm * x for x in found.levels), found.counts)
+    magnitudes = half_normal(size, levels) if count == 1 else covering(sampled(size, count, seed), 512)
+    return Magnitudes(tuple(norm * x for x in magnitudes.levels), magnitudes.counts)

@@ -29,8 +29,8 @@ def sampled(size: int, count: int, seed: int) -> npt.NDArray[np.float64]:
     The same in every version of numpy: a bit generator's stream is fixed, and the rest is done here.
     """
     bits = np.random.PCG64(check_int("an envelope's seed", seed, least=0)).random_raw((count, size))
-    found = np.sort(ndtri(0.5 + 0.5 * ((bits >> np.uint64(11)) + 0.5) * 2.0**-53), axis=1)
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    magnitudes = np.sort(ndtri(0.5 + 0.5 * ((bits >> np.uint64(11)) + 0.5) * 2.0**-53), axis=1)
+    return magnitudes / np.linalg.norm(magnitudes, axis=1, keepdims=True)
 
 
 def covering(envelopes: npt.NDArray[np.float64], levels: int) -> Magnitudes:

@@ -87,35 +87,35 @@ class Gate:
             raise PrivacyError(
                 "the losses carry no gradient, so there is nothing to learn from; call the model with gradients on."
             )
-        kept = self._check_pass(losses, units)
+        last_pass = self._check_pass(losses, units)
         self.check_network()
         if not self._begin.unchanged(self._model):
             raise PrivacyError(
                 "the weights changed between the forward pass and the backward pass; step the optimizer after it."
             )
-        rows = self._rows(losses, kept.leaf, parameters)
-        finite = losses.detach().isfinite() & kept.output.detach().isfinite().all(1)
+        rows = self._rows(losses, last_pass.leaf, parameters)
+        finite = losses.detach().isfinite() & last_pass.output.detach().isfinite().all(1)
         rows = _cut(rows.where(finite[:, None], 0.0), self._head_norm)
-        found = self._backward(kept.output, rows, parameters)
-        if _finite(found):
-            return found
-        return self._again(kept.inputs, rows, finite.nonzero().squeeze(1), parameters)
+        gradients = self._backward(last_pass.output, rows, parameters)
+        if _finite(gradients):
+            return gradients
+        return self._again(last_pass.inputs, rows, finite.nonzero().squeeze(1), parameters)
 
     def _check_pass(self, losses: "Tensor", units: int) -> "_Pass":
-        kept = self._pass
-        if kept is None or self._passes != 1:
+        last_pass = self._pass
+        if last_pass is None or self._passes != 1:
             raise PrivacyError(
                 f"the model was called {self._passes} times with gradients on for this batch; a bounded network is "
                 "called exactly once, on the whole batch. Use torch.no_grad() for other calls."
             )
-        if losses.shape != (units,) or len(kept.leaf) != units:
+        if losses.shape != (units,) or len(last_pass.leaf) != units:
             raise PrivacyError(
                 "there are losses or outputs for more or fewer rows than the batch has; give the model the batch as it "
                 "was drawn, and one loss for each of its rows."
             )
-        if not kept.leaf[:0].clone().requires_grad:
+        if not last_pass.leaf[:0].clone().requires_grad:
             raise PrivacyError("gradients are off (torch.no_grad); turn them on to take a private step.")
-        return kept
+        return last_pass
 
     def check_network(self) -> None:
         """The network is still the one the certificate is about, and nobody listens in on its passes."""
@@ -157,8 +157,8 @@ class Gate:
         edge = next(iter(graph.leaves)), 0
 
         def gradient(weights: "Tensor") -> "Tensor":
-            found = gradients_at(graph, losses, [edge], weights, retain=True)
-            return found[edge] if edge in found else leaf.detach() * 0
+            gradients = gradients_at(graph, losses, [edge], weights, retain=True)
+            return gradients[edge] if edge in gradients else leaf.detach() * 0
 
         plain = gradient(losses.detach().new_ones(len(losses)))
         labels = random_labels(len(losses), losses.dtype)
@@ -166,8 +166,8 @@ class Gate:
             matching = Matching(plain, len(losses))
             for label in rounds:
                 matching.compare(gradient(label.to(losses.device)), label)
-            found = matching.found(Rows(0))
-            if found is not None and found.rows.dim == 0:
+            match = matching.found(Rows(0))
+            if match is not None and match.rows.dim == 0:
                 return plain
         raise PrivacyError(
             "the loss mixes examples: one row's outputs have influence on another row's loss. Use a loss that is "
@@ -182,9 +182,11 @@ class Gate:
         if sorted(graph.leaves.values()) != sorted(parameters) or graph.unmanaged_leaves:
             raise PrivacyError("the network was changed after attach, so its certificate is void; attach it again.")
         names = {(i, 0): name for i, name in graph.leaves.items()}
-        found = gradients_at(graph, output, list(names), rows, retain=False)
-        made = {names[edge]: gradient for edge, gradient in found.items()}
-        return {name: made[name] if name in made else p.detach().new_zeros(p.shape) for name, p in parameters.items()}
+        by_edge = gradients_at(graph, output, list(names), rows, retain=False)
+        by_name = {names[edge]: gradient for edge, gradient in by_edge.items()}
+        return {
+            name: by_name[name] if name in by_name else p.detach().new_zeros(p.shape) for name, p in parameters.items()
+        }
 
     def _again(
         self, inputs: "Tensor", rows: "Tensor", chosen: "Tensor", parameters: "Mapping[str, Tensor]"
@@ -198,9 +200,9 @@ class Gate:
         output = inputs[chosen]
         for module in self._chain:
             output = module.forward(output)
-        found = self._backward(output, rows[chosen], parameters)
-        if _finite(found):
-            return found
+        again = self._backward(output, rows[chosen], parameters)
+        if _finite(again):
+            return again
         if len(chosen) == 1:
             return _zeros(parameters)
         halves = [self._again(inputs, rows, half, parameters) for half in chosen.tensor_split(2)]

@@ -28,21 +28,10 @@ class AirySquared(NoiseDistribution):
 
     scale: float | None = None
 
-    @property
-    def fisher(self) -> float:
-        return -4 * _START / 3
-
-    @property
-    def variance(self) -> float:
-        return 8 * _START**2 / 15 + 1 / (-5 * _START)
-
-    @property
-    def mean_size(self) -> float:
-        return -2 * _START / 3
-
-    @property
-    def far(self) -> float:
-        return 60.0
+    fisher = -4 * _START / 3
+    variance = 8 * _START**2 / 15 + 1 / (-5 * _START)
+    mean_size = -2 * _START / 3
+    far = 60.0
 
     def log_density(self, x: Reals) -> Reals:
         return 2 * _log_ai(np.abs(x) + _START) - math.log(_NORM)

@@ -34,7 +34,7 @@ def discrete_gaussian(count: int, parameter: float, source: "SecureStream") -> W
     if not 0 < parameter <= LARGEST:
         raise ConfigError(f"a discrete Gaussian's parameter is {parameter!r}; it must be above 0 and at most 2^40.")
     spread = math.floor(parameter) + 1
-    kept: list[Whole] = []
+    accepted: list[Whole] = []
     missing = count
     while missing > 0:
         tries = missing + missing // 2 + 32
@@ -42,9 +42,9 @@ def discrete_gaussian(count: int, parameter: float, source: "SecureStream") -> W
         negative = source.signs(tries) < 0
         allowed = ~(negative & (size == 0)) & _accepted(size, parameter, spread, source)
         values = np.where(negative, -size, size)[allowed]
-        kept.append(values[:missing])
-        missing -= len(kept[-1])
-    return np.concatenate(kept) if kept else np.empty(0, np.int64)
+        accepted.append(values[:missing])
+        missing -= len(accepted[-1])
+    return np.concatenate(accepted) if accepted else np.empty(0, np.int64)
 
 
 def _bits(count: int, source: "SecureStream") -> npt.NDArray[np.uint64]:

@@ -19,25 +19,11 @@ if TYPE_CHECKING:
 class Normal(NoiseDistribution):
     """The law of normal noise; who derives from it says how much there is, and what it has to do with earlier noise."""
 
-    @property
-    def gaussian(self) -> bool:
-        return True
-
-    @property
-    def fisher(self) -> float:
-        return 1.0
-
-    @property
-    def variance(self) -> float:
-        return 1.0
-
-    @property
-    def mean_size(self) -> float:
-        return math.sqrt(2 / math.pi)
-
-    @property
-    def far(self) -> float:
-        return 38.0
+    gaussian = True
+    fisher = 1.0
+    variance = 1.0
+    mean_size = math.sqrt(2 / math.pi)
+    far = 38.0
 
     def log_density(self, x: Reals) -> Reals:
         return -0.5 * (x * x + math.log(2 * math.pi))

@@ -33,25 +33,11 @@ class Sech(NoiseDistribution):
 
     scale: float | None = None
 
-    @property
-    def fisher(self) -> float:
-        return math.pi**2 / 8
-
-    @property
-    def variance(self) -> float:
-        return 1.0
-
-    @property
-    def mean_size(self) -> float:
-        return 8 * 0.915965594177219 / math.pi**2  # Catalan's constant
-
-    @property
-    def largest_score(self) -> float:
-        return math.pi / 2
-
-    @property
-    def far(self) -> float:
-        return 500.0
+    fisher = math.pi**2 / 8
+    variance = 1.0
+    mean_size = 8 * 0.915965594177219 / math.pi**2  # Catalan's constant
+    largest_score = math.pi / 2
+    far = 500.0
 
     def log_density(self, x: Reals) -> Reals:
         size = np.abs(math.pi / 2 * x)
@@ -83,25 +69,11 @@ class Logistic(NoiseDistribution):
 
     scale: float | None = None
 
-    @property
-    def fisher(self) -> float:
-        return 1 / 3
-
-    @property
-    def variance(self) -> float:
-        return math.pi**2 / 3
-
-    @property
-    def mean_size(self) -> float:
-        return 2 * math.log(2)
-
-    @property
-    def largest_score(self) -> float:
-        return 1.0
-
-    @property
-    def far(self) -> float:
-        return 750.0
+    fisher = 1 / 3
+    variance = math.pi**2 / 3
+    mean_size = 2 * math.log(2)
+    largest_score = 1.0
+    far = 750.0
 
     def log_density(self, x: Reals) -> Reals:
         size = np.abs(x)

@@ -19,25 +19,11 @@ class Laplace(NoiseDistribution):
 
     scale: float | None = None
 
-    @property
-    def fisher(self) -> float:
-        return 1.0
-
-    @property
-    def variance(self) -> float:
-        return 2.0
-
-    @property
-    def mean_size(self) -> float:
-        return 1.0
-
-    @property
-    def largest_score(self) -> float:
-        return 1.0
-
-    @property
-    def far(self) -> float:
-        return 750.0
+    fisher = 1.0
+    variance = 2.0
+    mean_size = 1.0
+    largest_score = 1.0
+    far = 750.0
 
     def log_density(self, x: Reals) -> Reals:
         return -np.abs(x) - math.log(2)
@@ -68,25 +54,11 @@ class VarianceGamma(NoiseDistribution):
 
     scale: float | None = None
 
-    @property
-    def fisher(self) -> float:
-        return 0.5 * math.e * float(exp1(1.0))
-
-    @property
-    def variance(self) -> float:
-        return 4.0
-
-    @property
-    def mean_size(self) -> float:
-        return 1.5
-
-    @property
-    def largest_score(self) -> float:
-        return 1.0
-
-    @property
-    def far(self) -> float:
-        return 1e9  # its loss creeps up to the largest as 1 / x: bisection must reach far
+    fisher = 0.5 * math.e * float(exp1(1.0))
+    variance = 4.0
+    mean_size = 1.5
+    largest_score = 1.0
+    far = 1e9  # its loss creeps up to the largest as 1 / x: bisection must reach far
 
     def log_density(self, x: Reals) -> Reals:
         size = np.abs(x)

@@ -1,4 +1,4 @@
-"""The secure random source: AES-256 in counter mode, keyed from the operating system's entropy."""
+"""The secure random source, keyed from the operating system: AES-256 in counter mode; on devices, ChaCha20."""
 
 import hashlib
 import math
@@ -16,6 +16,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algori
 from torch import Tensor
 
 from discreet.errors import PrivacyError
+from discreet.stages.noise.chacha import DeviceStream, draws_there
 
 Octets = npt.NDArray[np.uint8]
 Coins = npt.NDArray[np.bool_]
@@ -39,12 +40,14 @@ class SecureStream:
 
     def __init__(self, key: bytes, room: "Scratch | None" = None) -> None:
         self._key, self._room = key, Scratch() if room is None else room
+        self._there: dict[torch.device, DeviceStream] = {}
         self._enter(0)
 
     def _enter(self, place: int) -> None:
         """Go to a place of the key stream: it is made of a count, and can be entered anywhere."""
         counts, rest = divmod(place, _BLOCK)
-        self._cipher, self._place = _cipher(self._key, counts), place
+        self._cipher: CipherContext = Cipher(algorithms.AES(self._key), modes.CTR(counts.to_bytes(_BLOCK))).encryptor()
+        self._place = place
         if rest:
             self._cipher.update(_ZEROS[:rest])
 
@@ -64,16 +67,28 @@ class SecureStream:
 
         By polar coordinates: a radius sqrt(-2 log u) from 63 random bits, the logarithm in float64 so that neither the
         radius' tail (9.4 standard deviations) nor its neighbourhood of zero is rounded away, and an angle from 32 more;
-        the rest is in out's dtype. Of many values every thread makes its share, with the same bits as one for all.
+        the rest is in out's dtype. Of many values every thread makes its share, with the same bits as one for all. A
+        tensor on another device is filled there, from a stream of its own.
         """
+        if draws_there(out.device):
+            return self._on(out.device).fill_normal(out, scale)
         if out.dtype not in (torch.float32, torch.float64):
             return out.copy_(self.fill_normal(torch.empty(len(out)), scale))
         values = out.numpy()
         folded = min(max(scale, _LEAST), _MOST)  # the part of the scale that the squared radius takes
         threads = min(torch.get_num_threads(), len(values) // _SHARE)
-        share = max(1, -(-len(values) // (max(1, threads) * CHUNK))) * CHUNK
+        factor = -2 * folded * folded
+        if threads > 1:
+            self._fill_together(values, factor, threads)
+        else:
+            self._fill(values, factor)
+        return out if folded == scale else out.mul_(scale / folded)
+
+    def _fill_together(self, values: Values, factor: float, threads: int) -> None:
+        """Have every thread make its share of the values."""
+        share = -(-len(values) // (threads * CHUNK)) * CHUNK
         others = [(start, values[start : start + share]) for start in range(share, len(values), share)]
-        place, factor = self._place, -2 * folded * folded
+        place = self._place
         jobs = [_pool(os.getpid()).submit(_fill, self._key, place + 6 * start, part, factor) for start, part in others]
         try:
             self._fill(values[:share], factor)
@@ -83,15 +98,23 @@ class SecureStream:
             job.result()
         if jobs:
             self._enter(place + 12 * ((len(values) + 1) // 2))
-        return out if folded == scale else out.mul_(scale / folded)
+
+    def _on(self, device: torch.device) -> DeviceStream:
+        """The stream of a device, under a key that no other stream has."""
+        if device not in self._there:
+            label = f"ChaCha20 {len(self._there)}".encode()
+            self._there[device] = DeviceStream(hashlib.blake2b(label, key=self._key, digest_size=32).digest(), device)
+        return self._there[device]
 
     def _fill(self, values: Values, factor: float) -> None:
         """A share of the values, in chunks that stay in the cache: six octets each."""
         for start in range(0, len(values), CHUNK):
             part = values[start : start + CHUNK]
-            self._room.cut((len(part) + 1) // 2, part.dtype)
-            self.octets(12 * self._room.pairs, self._room.octets)
-            self._room.fill(part, factor)
+            pairs, room = (len(part) + 1) // 2, self._room
+            if pairs != room.pairs or part.dtype != room.dtype:
+                room.cut(pairs, part.dtype)
+            self.octets(12 * pairs, room.octets)
+            room.fill(part, factor)
 
     def uniforms(self, count: int) -> npt.NDArray[np.float64]:
         """`count` values in (0, 1], each (k + 1/2) / 2^63 of 63 random bits: fine where it matters, near zero."""
@@ -123,11 +146,11 @@ class SecureStream:
         """`count` uniformly random whole numbers from 0 to limit - 1: exactly, as what is past the last whole multiple
         of the limit is drawn again."""
         last = np.uint64(2**64 - 2**64 % limit - 1)
-        kept = np.empty(0, np.uint64)
-        while len(kept) < count:
-            drawn = self.octets(8 * (count - len(kept))).view(np.uint64)
-            kept = np.concatenate((kept, drawn[drawn <= last]))
-        return (kept % np.uint64(limit)).astype(np.int64)
+        accepted = np.empty(0, np.uint64)
+        while len(accepted) < count:
+            drawn = self.octets(8 * (count - len(accepted))).view(np.uint64)
+            accepted = np.concatenate((accepted, drawn[drawn <= last]))
+        return (accepted % np.uint64(limit)).astype(np.int64)
 
     def bernoulli(self, count: int, rate: Fraction) -> Coins:
         """`count` independent coins that are true with probability exactly `rate`.
@@ -141,27 +164,22 @@ class SecureStream:
 
     def chosen(self, count: int, rate: Fraction) -> npt.NDArray[np.intp]:
         """Which of `count` such coins are true, in order."""
-        return self._chosen(count, rate.numerator, rate.denominator)
-
-    def _chosen(self, count: int, numerator: int, denominator: int) -> npt.NDArray[np.intp]:
+        numerator, denominator = rate.numerator, rate.denominator
         if numerator >= denominator:
             return np.arange(count)
         first, rest = divmod(numerator * 256, denominator)
         octets = self.octets(count)
         if not rest:
             return (octets < first).nonzero()[0]
-        found = (octets <= first).nonzero()[0]
-        kept = octets[found] != first
-        tied = (~kept).nonzero()[0]
-        if not len(tied):
-            return found
-        kept[tied[self._chosen(len(tied), rest, denominator)]] = True
-        return found[kept]
-
-
-def _cipher(key: bytes, counts: int) -> CipherContext:
-    """A cipher whose first block is that of a count."""
-    return Cipher(algorithms.AES(key), modes.CTR(counts.to_bytes(_BLOCK))).encryptor()
+        chosen = (octets <= first).nonzero()[0]
+        true = octets[chosen] != first
+        tied = (~true).nonzero()[0]
+        while len(tied):  # one in 256 has not been decided by its octet
+            first, rest = divmod(rest * 256, denominator)
+            octets = self.octets(len(tied))
+            true[tied[octets < first]] = True
+            tied = tied[octets == first] if rest else tied[:0]
+        return chosen[true]
 
 
 @cache
@@ -186,13 +204,11 @@ class Scratch:
     """Where chunks of random bytes become normal values, one after another: fresh memory is dear."""
 
     def __init__(self) -> None:
-        self.pairs, self._dtype, self._memory = 0, np.dtype(np.float32), np.empty(0, np.uint8)
+        self.pairs, self.dtype, self._memory = 0, np.dtype(np.float32), np.empty(0, np.uint8)
 
     def cut(self, pairs: int, dtype: "np.dtype[Any]") -> None:
         """Make room for so many pairs of values."""
-        if pairs == self.pairs and dtype == self._dtype:
-            return
-        self.pairs, self._dtype = pairs, dtype
+        self.pairs, self.dtype = pairs, dtype
         room = -(-pairs // 8) * 8  # so that each part begins where a line of the cache does
         if len(self._memory) < 20 * room + 16:
             self._memory = torch.empty(20 * room + 16, dtype=torch.uint8).numpy()

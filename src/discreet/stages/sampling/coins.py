@@ -165,15 +165,6 @@ class FixedSize(OfPublicSize):
     def contract(self) -> Participation:
         return Participation(self.batch_size / self.examples, "replace", self.unit, "fixed-size")
 
-    def participations(self, steps: int) -> int:
-        return steps
-
-    def steps_for(self, epochs: float) -> int:
-        return round(epochs * self.examples / self.batch_size)
-
-    def epochs_in(self, steps: int) -> float:
-        return steps * self.batch_size / self.examples
-
     def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
         """A uniformly random set of the batch size."""
         import numpy as np

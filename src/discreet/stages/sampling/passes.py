@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from discreet._check import check_int
 from discreet.accounting.events import Adjacency, Participation
 from discreet.errors import ConfigError
-from discreet.stages.sampling.sizes import OfPublicSize, check_length, check_sizes, check_words
+from discreet.stages.sampling.sizes import InPasses, check_length, check_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Shuffled(OfPublicSize):
+class Shuffled(InPasses):
     """Passes over the data in a random order, `batch_size` examples at a time: what ordinary loaders do.
 
     Nothing is proven to be gained by the order (T7 of docs/theory.md): an example takes part once in each pass, and
@@ -31,26 +31,8 @@ class Shuffled(OfPublicSize):
     adjacency: Adjacency = "zero-out"
     unit: str = "example"
 
-    def __post_init__(self) -> None:
-        check_sizes(self)
-        check_words(self, "zero-out", "replace")
-
-    @property
-    def steps_in_a_pass(self) -> int:
-        return -(-self.examples // self.batch_size)
-
     def contract(self) -> Participation:
         return Participation(1.0, self.adjacency, self.unit)
-
-    def participations(self, steps: int) -> int:
-        """Passes that were begun."""
-        return -(-steps // self.steps_in_a_pass)
-
-    def steps_for(self, epochs: float) -> int:
-        return round(epochs * self.steps_in_a_pass)
-
-    def epochs_in(self, steps: int) -> float:
-        return steps / self.steps_in_a_pass
 
     def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
         """The next examples of this pass's order; passes are counted from the step at which this process `begun`."""
@@ -135,7 +117,7 @@ class Allocation:
 
 
 @dataclass(frozen=True)
-class FixedBatches(OfPublicSize):
+class FixedBatches(InPasses):
     """The data is cut once into batches, by position; each step takes one of them at random (paper 000's sampling).
 
     Which batch ran can be seen from its sum, so epsilon gains nothing from the choice (T7 of docs/theory.md); only the
@@ -145,28 +127,15 @@ class FixedBatches(OfPublicSize):
     adjacency: Adjacency = "zero-out"
     unit: str = "example"
 
-    def __post_init__(self) -> None:
-        check_sizes(self)
-        check_words(self, "zero-out", "replace")
-
-    @property
-    def number(self) -> int:
-        return -(-self.examples // self.batch_size)
-
     def contract(self) -> Participation:
-        return Participation(1 / self.number, self.adjacency, self.unit, "fixed-batches")
+        return Participation(1 / self.steps_in_a_pass, self.adjacency, self.unit, "fixed-batches")
 
     def participations(self, steps: int) -> int:
         return steps
 
-    def steps_for(self, epochs: float) -> int:
-        return round(epochs * self.number)
-
-    def epochs_in(self, steps: int) -> float:
-        return steps / self.number
-
     def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
-        """Every `number`-th example, from a random start."""
+        """One batch of `steps_in_a_pass`: every so manieth example, from a random start."""
         import numpy as np
 
-        return np.arange(int(streams(step).below(self.number, 1)[0]), length, self.number)
+        first = int(streams(step).below(self.steps_in_a_pass, 1)[0])
+        return np.arange(first, length, self.steps_in_a_pass)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from discreet._check import check_int
 from discreet.accounting.events import Participation
 from discreet.errors import ConfigError, PrivacyError
-from discreet.stages.sampling.sizes import OfPublicSize, check_sizes, check_words
+from discreet.stages.sampling.sizes import InPasses, OfPublicSize, check_sizes, check_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -66,12 +66,6 @@ class CyclicPoisson(OfPublicSize):
         """Rounds through all groups that were begun."""
         return -(-steps // self.groups)
 
-    def steps_for(self, epochs: float) -> int:
-        return round(epochs * self.examples / self.batch_size)
-
-    def epochs_in(self, steps: int) -> float:
-        return steps * self.batch_size / self.examples
-
     @property
     def largest_batch_size(self) -> int:
         """The batch size at which every example takes part in every step of its group."""
@@ -85,7 +79,7 @@ class CyclicPoisson(OfPublicSize):
 
 
 @dataclass(frozen=True)
-class FixedOrder(OfPublicSize):
+class FixedOrder(InPasses):
     """Passes over the data in one order, the same in each: `batch_size` examples at a time, by their place.
 
     Nothing is hidden by the order, and nothing is gained by it but that an example's steps are as far apart as can be:
@@ -97,30 +91,12 @@ class FixedOrder(OfPublicSize):
 
     continues: ClassVar[bool] = True
 
-    def __post_init__(self) -> None:
-        check_sizes(self)
-        check_words(self)
-
-    @property
-    def steps_in_a_pass(self) -> int:
-        return -(-self.examples // self.batch_size)
-
     @property
     def taking_part(self) -> str:
         return f"each {{unit}} took part in every {self.steps_in_a_pass}th step, and in no other"
 
     def contract(self) -> Participation:
         return Participation(1.0, "zero-out", self.unit, separation=self.steps_in_a_pass)
-
-    def participations(self, steps: int) -> int:
-        """Passes that were begun."""
-        return -(-steps // self.steps_in_a_pass)
-
-    def steps_for(self, epochs: float) -> int:
-        return round(epochs * self.steps_in_a_pass)
-
-    def epochs_in(self, steps: int) -> float:
-        return steps / self.steps_in_a_pass
 
     def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
         """The examples whose turn it is."""
@@ -165,12 +141,6 @@ class MinSeparation(OfPublicSize):
     def participations(self, steps: int) -> int:
         """How often a user can take part; a plan counts the whole run as one release."""
         return min(self.most, -(-steps // self.separation))
-
-    def steps_for(self, epochs: float) -> int:
-        return round(epochs * self.examples / self.batch_size)
-
-    def epochs_in(self, steps: int) -> float:
-        return steps * self.batch_size / self.examples
 
     def attend(self, released: int) -> "Attendance":
         """Who took part when, in a run that has released so many rounds of which nothing is known."""

@@ -1,15 +1,44 @@
 """What samplers from a public number of examples share."""
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from discreet._check import check_int
 from discreet.accounting.events import check_unit
 from discreet.errors import ConfigError
 
 
+class Sizes(Protocol):
+    """A public number of examples, and the public constant that sums are divided by."""
+
+    @property
+    def examples(self) -> int: ...
+    @property
+    def batch_size(self) -> float: ...
+
+
+class Steps:
+    """How many steps make an epoch, where examples / batch_size of them do, and each step may be a participation."""
+
+    def participations(self, steps: int) -> int:
+        """In how many releases of so many in a row one unit can take part."""
+        return steps
+
+    def steps_for(self: Sizes, epochs: float) -> int:
+        """The number of steps in which as many examples take part as there are, `epochs` times, on average."""
+        return round(epochs * self.examples / self.batch_size)
+
+    def epochs_in(self: Sizes, steps: int) -> float:
+        """How often an example takes part in so many steps, on average."""
+        return steps * self.batch_size / self.examples
+
+    def check_length(self: Sizes, length: int) -> None:
+        """Raise unless data of this length may be drawn from."""
+        check_length(self.examples, length)
+
+
 @dataclass(frozen=True)
-class OfPublicSize:
+class OfPublicSize(Steps):
     """What samplers from a public number of examples share; each has a `unit`."""
 
     examples: int
@@ -24,9 +53,31 @@ class OfPublicSize:
         """The batch size at which every example takes part in every step."""
         return self.examples
 
-    def check_length(self, length: int) -> None:
-        """Raise unless data of this length may be drawn from."""
-        check_length(self.examples, length)
+
+@dataclass(frozen=True)
+class InPasses(OfPublicSize):
+    """What samplers share that cut the data into batches, of which the last may be smaller."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        check_words(self, "zero-out", "replace")
+
+    @property
+    def steps_in_a_pass(self) -> int:
+        """How many batches the data makes."""
+        return -(-self.examples // self.batch_size)
+
+    def participations(self, steps: int) -> int:
+        """Passes that were begun."""
+        return -(-steps // self.steps_in_a_pass)
+
+    def steps_for(self, epochs: float) -> int:
+        """The number of steps that so many passes have."""
+        return round(epochs * self.steps_in_a_pass)
+
+    def epochs_in(self, steps: int) -> float:
+        """How many passes so many steps are."""
+        return steps / self.steps_in_a_pass
 
 
 def check_sizes(sampler: Any) -> None:

@@ -10,6 +10,7 @@ noise Z, filtered. What is proven follows from `C G + Z` (docs/theory-correlated
     blt.py           a few decaying buffers, for runs of any length
     inverse.py       strategies whose inverse is banded: BISR, BandInvMF, lambda-CGD
     dense.py         the optimum over all matrices, for short runs and as a yardstick
+    gaussian.py      the noises that use them: BandedGaussian, BLTGaussian
     memory.py        the filters at work on a stream
 """
 

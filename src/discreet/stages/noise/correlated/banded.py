@@ -51,7 +51,7 @@ def optimised_bands(steps: int, bands: int, workload: Workload = SGD, kind: Erro
         return float(np.log(error * squared)), np.cumsum((slope * c)[:0:-1])[::-1] / ratios
 
     start = (2 * np.arange(1, size) - 1) / (2 * np.arange(1, size))
-    found = minimize(
+    best = minimize(
         objective,
         start,
         jac=True,
@@ -59,7 +59,7 @@ def optimised_bands(steps: int, bands: int, workload: Workload = SGD, kind: Erro
         bounds=[(1e-6, 1.0)] * (size - 1),
         options={"maxiter": 2000, "maxfun": 4000, "ftol": 1e-14, "gtol": 1e-8, "maxcor": 30},
     )
-    return Toeplitz((1.0, *np.cumprod(found.x).tolist()))
+    return Toeplitz((1.0, *np.cumprod(best.x).tolist()))
 
 
 class _Toeplitz:

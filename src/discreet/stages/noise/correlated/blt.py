@@ -10,15 +10,14 @@ import numpy.typing as npt
 
 from discreet._check import check_int
 from discreet.errors import ConfigError
-from discreet.stages.noise.correlated.sensitivity import ONCE, Pattern, of_toeplitz
-from discreet.stages.noise.correlated.toeplitz import SGD, Error, checked, dense, error_of, weights
-from discreet.stages.noise.correlated.workload import Workload
+from discreet.stages.noise.correlated.sensitivity import ONCE, Pattern
+from discreet.stages.noise.correlated.toeplitz import ByColumns, Error, checked, weights
 
 Reals = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class BLT:
+class BLT(ByColumns):
     """c_0 = 1 and c_j = sum over buffers i of weight_i * decay_i^(j-1).
 
     >>> BLT(decay=(0.5,), weight=(0.25,)).column(4)
@@ -38,7 +37,6 @@ class BLT:
             raise ConfigError(f"decays are {self.decay!r}; they must be from 0 to below 1.")
 
     def column(self, steps: int) -> Reals:
-        """The first column of C."""
         return _column(np.asarray(self.decay), np.asarray(self.weight), steps)
 
     def inverse(self, steps: int) -> Reals:
@@ -46,22 +44,13 @@ class BLT:
         decay, weight = np.asarray(self.decay), np.asarray(self.weight)
         values, vectors = np.linalg.eig(np.diag(decay) - np.outer(np.ones(len(decay)), weight))
         if len(decay) and np.linalg.cond(vectors) < 1e6:
-            found = -weight @ vectors * np.linalg.solve(vectors, np.ones(len(decay)))
-            return np.real(_column(values, found, steps))
+            weights_of_inverse = -weight @ vectors * np.linalg.solve(vectors, np.ones(len(decay)))
+            return np.real(_column(values, weights_of_inverse, steps))
         state, out = np.zeros(len(decay)), np.zeros(steps)
         for t in range(steps):
             out[t] = (t == 0) - weight @ state
             state = decay * state + out[t]
         return out
-
-    def matrix(self, steps: int) -> Reals:
-        return dense(self.column(steps))
-
-    def sensitivity(self, steps: int, pattern: Pattern = ONCE) -> float:
-        return of_toeplitz(self.column(steps), steps, pattern)
-
-    def error(self, steps: int, workload: Workload = SGD, kind: Error = "rms") -> float:
-        return error_of(self.inverse(steps), workload, kind)
 
 
 def _column(decay: npt.NDArray[Any], weight: npt.NDArray[Any], steps: int) -> npt.NDArray[Any]:
@@ -96,9 +85,9 @@ def optimised_blt(steps: int, buffers: int, pattern: Pattern = ONCE, kind: Error
         ratios = np.concatenate((decays[:1], decays[1:] / decays[:-1]))
         start = np.log(ratios / (1 - ratios))
         with np.errstate(all="ignore"):
-            found = minimize(objective, start, method="L-BFGS-B", options={"maxiter": 300, "ftol": 1e-12})
-        if found.fun < best[0]:
-            best = float(found.fun), found.x
+            local = minimize(objective, start, method="L-BFGS-B", options={"maxiter": 300, "ftol": 1e-12})
+        if local.fun < best[0]:
+            best = float(local.fun), local.x
     with np.errstate(all="ignore"):
         last = minimize(
             objective,

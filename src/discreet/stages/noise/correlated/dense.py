@@ -39,8 +39,8 @@ class Dense:
     def error(self, steps: int, workload: Workload = SGD, kind: Error = "rms") -> float:
         from scipy.linalg import solve_triangular
 
-        made = solve_triangular(self.matrix(steps).T, workload.matrix(steps).T).T  # A C^-1
-        variances = np.square(made).sum(1)
+        errors = solve_triangular(self.matrix(steps).T, workload.matrix(steps).T).T  # A C^-1
+        variances = np.square(errors).sum(1)
         return math.sqrt(float(variances.mean() if kind == "rms" else variances.max()))
 
 
@@ -94,17 +94,17 @@ def optimum(
 
     v, before = np.zeros(steps + len(lower)), math.inf
     for _ in range(30):  # a search along a line ends where X is no longer positive, and is begun again from there
-        found = minimize(
+        best = minimize(
             objective,
             v,
             jac=True,
             method="L-BFGS-B",
             options={"maxiter": 2000, "maxfun": 4000, "ftol": 1e-15, "gtol": 1e-8, "maxcor": 50},
         )
-        v = found.x
-        if before - found.fun < 1e-9:
+        v = best.x
+        if before - best.fun < 1e-9:
             break
-        before = found.fun
+        before = best.fun
     return Dense(of_form(form(v)))
 
 

@@ -10,15 +10,14 @@ import numpy.typing as npt
 from discreet._check import check_int
 from discreet.errors import ConfigError
 from discreet.stages.noise.correlated.banded import square_root
-from discreet.stages.noise.correlated.sensitivity import ONCE, Pattern, of_toeplitz
-from discreet.stages.noise.correlated.toeplitz import SGD, Error, checked, cut, dense, divide, error_of, unit
-from discreet.stages.noise.correlated.workload import Workload
+from discreet.stages.noise.correlated.sensitivity import ONCE, Pattern
+from discreet.stages.noise.correlated.toeplitz import ByColumns, Error, checked, cut, divide, unit
 
 Reals = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class BandedInverse:
+class BandedInverse(ByColumns):
     """C^-1 is Toeplitz with these coefficients, and no others: a step's noise is h_0 z_t + h_1 z_(t-1) + ...
 
     >>> BandedInverse((1.0, -0.5)).column(4)
@@ -31,21 +30,10 @@ class BandedInverse:
         object.__setattr__(self, "coefficients", checked(self.coefficients))
 
     def column(self, steps: int) -> Reals:
-        """The first column of C."""
         return divide(self.coefficients, unit(steps))
 
     def inverse(self, steps: int) -> Reals:
-        """The first column of C^-1."""
         return cut(self.coefficients, steps)
-
-    def matrix(self, steps: int) -> Reals:
-        return dense(self.column(steps))
-
-    def sensitivity(self, steps: int, pattern: Pattern = ONCE) -> float:
-        return of_toeplitz(self.column(steps), steps, pattern)
-
-    def error(self, steps: int, workload: Workload = SGD, kind: Error = "rms") -> float:
-        return error_of(self.inverse(steps), workload, kind)
 
 
 def bisr(steps: int, bands: int) -> BandedInverse:
@@ -68,10 +56,10 @@ def optimised_inverse(steps: int, bands: int, pattern: Pattern = ONCE, kind: Err
         return BandedInverse((1.0,))
 
     def objective(tail: Reals) -> float:
-        made = BandedInverse((1.0, *tail.tolist()))
+        strategy = BandedInverse((1.0, *tail.tolist()))
         with np.errstate(all="ignore"):
-            found = made.sensitivity(steps, pattern) * made.error(steps, kind=kind)
-        return math.log(found) if math.isfinite(found) and found > 0 else 1e6
+            loss = strategy.sensitivity(steps, pattern) * strategy.error(steps, kind=kind)
+        return math.log(loss) if math.isfinite(loss) and loss > 0 else 1e6
 
     first = minimize(objective, start, method="L-BFGS-B", options={"maxiter": 1000, "ftol": 1e-14})
     return BandedInverse(
@@ -97,8 +85,8 @@ def lambda_cgd(steps: int, pattern: Pattern = ONCE, share: float | None = None) 
     from scipy.optimize import minimize_scalar
 
     def objective(logit: float) -> float:
-        made = BandedInverse((1.0, -1 / (1 + math.exp(-logit))))
-        return math.log(made.sensitivity(steps, pattern) * made.error(steps))
+        strategy = BandedInverse((1.0, -1 / (1 + math.exp(-logit))))
+        return math.log(strategy.sensitivity(steps, pattern) * strategy.error(steps))
 
     best = minimize_scalar(objective, bounds=(-6.0, 12.0), method="bounded", options={"xatol": 1e-9})
     return BandedInverse((1.0, -1 / (1 + math.exp(-float(best.x)))))

@@ -1,6 +1,7 @@
 """Strategies that treat every step alike: C is Toeplitz, given by its first column."""
 
 import math
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -35,8 +36,32 @@ def loss(
     return strategy.sensitivity(steps, pattern) * strategy.error(steps, workload, kind)
 
 
+class ByColumns(ABC):
+    """A strategy that treats every step alike: C, and what it amounts to, from the first columns of C and of C^-1."""
+
+    @abstractmethod
+    def column(self, steps: int) -> Reals:
+        """The first column of C, for so many steps."""
+
+    @abstractmethod
+    def inverse(self, steps: int) -> Reals:
+        """The first column of C^-1."""
+
+    def matrix(self, steps: int) -> Reals:
+        """C."""
+        return dense(self.column(steps))
+
+    def sensitivity(self, steps: int, pattern: Pattern = ONCE) -> float:
+        """By how much one unit that takes part by this pattern can change C x, in l2."""
+        return of_toeplitz(self.column(steps), steps, pattern)
+
+    def error(self, steps: int, workload: Workload = SGD, kind: Error = "rms") -> float:
+        """The error of the workload's sums at noise of scale 1: see `loss`."""
+        return error_of(self.inverse(steps), workload, kind)
+
+
 @dataclass(frozen=True)
-class Toeplitz:
+class Toeplitz(ByColumns):
     """C_ts = c_(t-s): bands, a square root, or any other coefficients. The first is not 0.
 
     >>> Toeplitz((1.0, 0.5)).matrix(3)
@@ -56,21 +81,13 @@ class Toeplitz:
         return len(self.coefficients)
 
     def column(self, steps: int) -> Reals:
-        """The first column of C, for so many steps."""
         return cut(self.coefficients, steps)
 
     def inverse(self, steps: int) -> Reals:
-        """The first column of C^-1."""
         return divide(self.coefficients, unit(steps))
-
-    def matrix(self, steps: int) -> Reals:
-        return dense(self.column(steps))
 
     def sensitivity(self, steps: int, pattern: Pattern = ONCE) -> float:
         return of_toeplitz(self.coefficients, steps, pattern)
-
-    def error(self, steps: int, workload: Workload = SGD, kind: Error = "rms") -> float:
-        return error_of(self.inverse(steps), workload, kind)
 
 
 def checked(coefficients: object) -> tuple[float, ...]:
@@ -78,12 +95,12 @@ def checked(coefficients: object) -> tuple[float, ...]:
     if isinstance(coefficients, str) or not hasattr(coefficients, "__iter__"):
         raise ConfigError(f"coefficients are {coefficients!r}; give numbers, as (1.0, 0.5).")
     try:
-        found = tuple(float(c) for c in coefficients)  # ty: ignore[not-iterable] # it was looked at above
+        numbers = tuple(float(c) for c in coefficients)  # ty: ignore[not-iterable] # it was looked at above
     except (TypeError, ValueError) as error:
         raise ConfigError(f"coefficients are {coefficients!r}; give numbers, as (1.0, 0.5).") from error
-    if not found or not found[0] or not all(math.isfinite(c) and abs(c) <= 1e100 for c in found):
+    if not numbers or not numbers[0] or not all(math.isfinite(c) and abs(c) <= 1e100 for c in numbers):
         raise ConfigError("coefficients must be finite numbers, of which the first is not 0.")
-    return found
+    return numbers
 
 
 def unit(steps: int) -> Reals:

@@ -53,15 +53,15 @@ def test_training_too_short_says_nothing():
     assert memorisation(slow, runs=1, tolerance=0.15).verdict.word == "says nothing"
 
 
-def broken_release(self, noise, scales, source, factor=1.0, total=None, memory=None):
+def without_noise(self, drawing):
     """The bounded sums, three times over, and no noise."""
-    found = {n: view.clone() * 3 * factor for n, view in self._open().items()}
+    sums = {n: view.clone() * 3 * drawing.factor for n, view in self._open().items()}
     self.clear()
-    return found
+    return sums
 
 
 def test_a_pipeline_without_noise_is_called_broken(monkeypatch):
-    monkeypatch.setattr(FloatSums, "release", broken_release)
+    monkeypatch.setattr(FloatSums, "noised", without_noise)
     found = memorisation(setting(20.0, epochs=80), runs=2)
     assert found.verdict.word == "broken"
     assert found.verdict.epsilon_lower_bound > found.epsilon

@@ -1,0 +1,15 @@
+"""The tests of tests/device, on a device made in Python, in a process of their own: torch cannot forget a device."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+
+
+def test_what_runs_on_a_device():
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "device")]
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"DISCREET_DEVICE": "1"}
+    ended = subprocess.run(command, env=environment, cwd=HERE.parent, capture_output=True, text=True, check=False)
+    assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]
