@@ -64,9 +64,9 @@ def test_gradients_need_not_be_contiguous():
 def test_values_that_say_nothing_are_left_to_the_comparison(value):
     plain = gradients(torch.float32)
     plain[4, 2] = value
-    (labels,) = random_labels(UNITS, torch.float32)
+    labels, *_ = random_labels(UNITS, torch.float32)
     while labels[1].abs() == 1:  # that unit's own: then 1e-45 is still there
-        (labels,) = random_labels(UNITS, torch.float32)
+        labels, *_ = random_labels(UNITS, torch.float32)
     taken, whole = Fingerprints(plain, UNITS, Factors()), Matching(plain, UNITS)
     for each in (taken, whole):
         each.compare(scaled(plain, labels), labels)

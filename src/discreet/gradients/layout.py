@@ -113,28 +113,35 @@ class Members:
 CANDIDATES = tuple(Rows(dim, interleaved) for dim in range(3) for interleaved in (False, True))
 
 
+_ROUNDS = 3  # of labels, at least
+
+
 def random_labels(units: int, dtype: torch.dtype) -> list[Tensor]:
     """Factors for each unit, plus or minus a power of two: exact in floating point, and no two units alike.
 
     None is above 1, so that nothing overflows that did not before. What a backward pass that is not linear makes of a
     unit's factor (its sign, its size, a power or a root of it) is never another unit's: each power of two comes with
     one sign, none is 1, and no exponent is twice another. There are 8 such factors (2 in float16); more units than that
-    get as many rounds of them as it takes to tell any two apart. Which unit gets which is random, from a generator of
-    its own.
+    get as many rounds of them as it takes to tell any two apart. There are never fewer than three rounds: a mean of
+    several units' factors is one of theirs in some draws (4 - 2 + 1 is three times 1), hardly in three. Which unit gets
+    which is random, from a generator of its own.
     """
     reach = _reach(dtype)
     sizes = torch.tensor([2.0**-k for k in range(reach // 2 + 1, reach + 1)], dtype=dtype)
     generator = torch.Generator()
     generator.seed()
-    codes = torch.randperm(units, generator=generator)
+    codes = torch.zeros(units, dtype=torch.int64)
     rounds: list[Tensor] = []
-    while True:
+    told = False  # whether the labels so far tell any two units apart
+    while not told or len(rounds) < _ROUNDS:
+        if not codes.any():
+            codes = torch.randperm(units, generator=generator)
         signs = 1 - 2 * torch.randint(2, (len(sizes),), generator=generator).to(dtype)
         factors = (signs * sizes)[torch.randperm(len(sizes), generator=generator)]
         rounds.append(factors[codes % len(factors)])
         codes = codes // len(factors)
-        if not codes.any():
-            return rounds
+        told = told or not codes.any()
+    return rounds
 
 
 def subsets(units: int, dtype: torch.dtype) -> list[Tensor]:
