@@ -222,7 +222,7 @@ class Private(Looped):
             self._microbatches.add_sound(gradients, sound, chunk.microbatches)
         if self._preflight.first_batch:
             del gradients, plain  # a replay needs room
-            self._preflight.replay(chunk.units)
+            self._preflight.replay(0 if chunk.side_by_side() else chunk.units)  # whose rows are not told by sizes
 
     # --- loops -------------------------------------------------------------------------------------------------------
 
@@ -330,7 +330,7 @@ class Private(Looped):
             self._add_singly(chunk, forward=losses is not None)
         elif self._gate is not None:  # the bound works inside the network: what comes out is bounded already
             bounded = self._gate.sums(losses, chunk.units)
-            self._preflight.replay(chunk.units)
+            self._preflight.replay(0 if chunk.side_by_side() else chunk.units)  # whose rows are not told by sizes
             self._aggregate.add_bounded(bounded)
         else:
             if chunk.doubled:

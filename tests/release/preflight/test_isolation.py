@@ -1126,6 +1126,10 @@ def test_rows_of_other_lengths_that_share_a_user_are_not_vouched_for(mixes):
         others = (users[:, None] == users) & (x[:, None] != x).any(2)
         return F.cross_entropy(model(x), y, reduction="none") * (1 + others.any(1) * mixes)
 
-    for batch in private.batches(rows, collate_fn=collate):
-        private.backward(loss_fn, batch)
+    try:
+        for batch in private.batches(rows, collate_fn=collate):
+            private.backward(loss_fn, batch)
+    except PrivacyError:  # two rows of a user were drawn together in a step that was tested
+        assert mixes
+        return
     assert statuses(private.guarantee(), "another example") == ["assumed" if mixes else "checked"]

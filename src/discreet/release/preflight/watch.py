@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.ranks import Ranks, fingerprint
 from discreet.gradients import Engine, UnitGradients
-from discreet.release.draws import Chunk, parts_of, same_values
+from discreet.release.batching import parts_of
+from discreet.release.draws import Chunk, same_values
 from discreet.release.loss_function import OWN, LossFn, LossOfRows, Rows
 from discreet.release.preflight.evidence import Evidence
 from discreet.release.preflight.first_batch import FirstBatch
@@ -241,7 +242,7 @@ class Preflight:
         if before is not None:
             return self._in_words(differing(before[1], holds), before[1], holds, step - before[0])
         made = {path: value for path, value in holds.items() if path.startswith("collate")}
-        calls = 2  # for an empty draw's padding row, and for the first batch
+        calls = 3  # two for an empty draw's padding row, and one for the first batch
         return self._in_words(differing(rows.held, made), rows.held, made, calls)
 
     @staticmethod
