@@ -7,6 +7,7 @@ batches.py        the batches of a loop, and a run's epochs
 loop.py           a loop over the plan's batches: which one is open
 draws.py          from the plan's draws to the chunks that are handed out
 batching.py       from drawn indices to batches
+collate.py        batches of units that have several rows each
 loss_function.py  a loss that the library can call
 private_sum.py    a plan's mechanism at work: the bounded, counted, noised sum; central and federated alike
 weights.py        what each unit's bounded gradient is multiplied by
