@@ -101,6 +101,18 @@ OWN: dict[str, dict] = {
     "bamba": {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 4},
     "esm": {"vocab_size": WORDS, "pad_token_id": 1, "mask_token_id": 3},
     "esmc": {"num_key_value_heads": 4},
+    "codegen": {"rotary_dim": 4},
+    "gptj": {"rotary_dim": 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},
+    "flint": {"mlp_only_layers": [0]},
+    "nllb-moe": {  # experts in every layer, without a capacity over the batch
+        "encoder_sparse_step": 1,
+        "decoder_sparse_step": 1,
+        "second_expert_policy": "all",
+        "expert_capacity": 10**9,
+        "moe_eval_capacity_token_fraction": 0.0,
+    },
+    "switch_transformers": {"num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 2, "expert_capacity": 2},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
 }
 
