@@ -206,8 +206,8 @@ def _problem(module: nn.Module) -> str | None:
         return "divides by counts over the whole batch (scale_grad_by_freq), which mixes examples; set it to False."
     if _drops_tokens(module):
         return (
-            "drops tokens of one example when those of others fill an expert, and keeps how many; turn that off, in its "
-            f"config: expert_capacity={_NO_LIMIT}, moe_eval_capacity_token_fraction=0.0."
+            "drops tokens of one example when those of others fill an expert, and keeps how many; turn that off, in "
+            f"its config: expert_capacity={_NO_LIMIT}, moe_eval_capacity_token_fraction=0.0."
         )
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module._parameters.values()):
         return "is not initialised yet (a lazy module); run it once on constants before attaching."
