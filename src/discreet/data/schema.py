@@ -7,9 +7,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from discreet._check import shown
+from discreet._check import shown, within
 from discreet._documents import read_toml
-from discreet._limits import within
 from discreet.data.rules import (
     BUCKETS,
     Bins,
