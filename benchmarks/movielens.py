@@ -29,7 +29,7 @@ from discreet.federated import Local, Users, fit
 from discreet.stages.presets import dp_fedavg
 
 MIDDLE, PRIOR, DELTA = 3.5, 5.0, 1e-4  # of ratings; how many ratings the middle counts for
-SETTINGS = {"norm": 0.5, "rounds": 40, "share": 0.5, "rate": 1.0, "hidden": 8, "server": 0.1, "film": 1.0}
+SETTINGS = {"norm": 0.5, "rounds": 40, "share": 0.5, "rate": 5.0, "hidden": 8, "server": 0.2, "film": 1.0}
 
 
 class Ratings(nn.Module):

@@ -172,7 +172,7 @@ class Private(Looped):
         if not self._ranks.alone:
             self._agree()
         notes = {} if self._preflight.agreed else {"unprobed": True}
-        rests_on = self._conditions() if self._aggregate.on_disk and self._preflight.has_news() else None
+        rests_on = self._rests_on()
         released = self._aggregate.release(rests_on, **notes)  # counted in the ledger, and only then noised
         for name, gradient in released.items():
             parameter = self._parameters[name]
