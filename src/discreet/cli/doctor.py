@@ -6,10 +6,10 @@ import typer
 from rich.text import Text
 
 from discreet._check import check_positive
-from discreet._terminal import Terminal
 from discreet.cli.exits import HOLDS_NOT
 from discreet.cli.options import AsJson
 from discreet.cli.printing import print_json
+from discreet.runs.terminal import Terminal
 
 WORDS = {True: "holds", False: "DOES NOT HOLD", None: ""}
 
