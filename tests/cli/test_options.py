@@ -43,6 +43,7 @@ def test_a_flag_that_is_not_given_changes_nothing(command):
         ("range = 'private'", {}, (0.05, 1.0)),
         ("low = 0\nhigh = 9", {"optimizer.learning_rate": 3.0}, (3.0, None)),
         ("low = 0\nhigh = 9", {"optimizer.name": "adam"}, (None, None)),
+        ("neither", {}, (2.0, 10.0)),  # what cannot be read is refused later
     ],
 )
 def test_tables_have_settings_of_their_own_by_what_is_predicted(label, said, wanted, tmp_path):

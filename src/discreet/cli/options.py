@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from discreet.errors import ConfigError
 from discreet.runs.config import Config, assignments, documented, load, merged
 
 ConfigFile = Annotated[
