@@ -99,6 +99,8 @@ MOVED = {
     "plots": "report.plots",
     "private": "release.private release.attachment release.loop",
     "probes": "release.preflight.replay release.preflight.exactness",
+    "release.batches": "release.epochs release.loop",
+    "release.weights": "release.sums",
     "repeats": "integrations.fit_registry",
     "run_folder": "runs.folder",
     "sampling": "stages.sampling",

@@ -23,12 +23,12 @@ from discreet.gradients import Engine
 from discreet.gradients.forms import STORED
 from discreet.gradients.refusals import Inseparable
 from discreet.ledger import Ledger
-from discreet.release.batches import Batches, Looped
 from discreet.release.batching import Collate
 from discreet.release.chunk_size import ran_out
 from discreet.release.draws import Chunk
+from discreet.release.epochs import Looped
 from discreet.release.guards import ParameterGuard, check_losses, refuse_unmanaged, refuse_written, trainable
-from discreet.release.loop import NOTHING, BatchSampler, Loop
+from discreet.release.loop import NOTHING, Batches, BatchSampler, Loop
 from discreet.release.loss_function import LossFn, LossOfRows, autocast_on, without_autocast
 from discreet.release.microbatches import Microbatches
 from discreet.release.preflight.evidence import HANDED_OUT, Evidence

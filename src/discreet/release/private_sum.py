@@ -18,12 +18,22 @@ from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.gradients import UnitGradients
 from discreet.gradients.forms import parts
 from discreet.ledger import SEEDED, Ledger, RunLedger
-from discreet.release.batching import Draw
+from discreet.release.batching import Draw, checked_draw
 from discreet.release.plan_checks import check_budget, check_contract, check_exact_noise, check_shares
 from discreet.release.preflight.exactness import check_bound, check_rows
 from discreet.release.saved_state import check_counts, check_stages
-from discreet.release.sums import Drawing, FloatSums, ShardedSums, Sums, WholeSums, float_sums
-from discreet.release.weights import each_once, joined, total, without_nan
+from discreet.release.sums import (
+    Drawing,
+    FloatSums,
+    ShardedSums,
+    Sums,
+    WholeSums,
+    each_once,
+    float_sums,
+    joined,
+    total,
+    without_nan,
+)
 from discreet.stages.attendance import Attendance
 from discreet.stages.conditions import guarantee_of
 from discreet.stages.denoise import Added
@@ -132,7 +142,7 @@ class PrivateSum:
             raise ConfigError(f"{self.plan.sampling!r} says who takes part, not who is there; use MinSeparation.")
         else:
             drawn = self.plan.sampling.draw(length, step, self.origin_step, partial(self.root.stream, "sampling"))
-        return _checked_draw(drawn, length)
+        return checked_draw(drawn, length)
 
     # --- adding --------------------------------------------------------------------------------------------------
 
@@ -422,22 +432,3 @@ class PrivateSum:
     def close(self) -> None:
         """Let others open the ledger. The guarantee of what was released can still be read."""
         self._ledger.close()
-
-
-def _checked_draw(drawn: Any, length: int) -> Draw:
-    """What a sampler drew, as a set of indices of `length` rows; one that came twice would count twice.
-
-    Errors do not show the draw, which is secret.
-    """
-    indices = np.asarray(drawn)
-    if indices.ndim == 1 and len(indices) == 0:
-        return np.empty(0, np.intp)
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":
-        raise PrivacyError(f"the sampler drew {type(drawn).__name__}, which is no list of indices of the data.")
-    rising = bool((indices[1:] > indices[:-1]).all())  # as most draw: then the first and the last say it all
-    least, most = (indices[0], indices[-1]) if rising else (indices.min(), indices.max())
-    if least < 0 or most >= length:
-        raise PrivacyError("the sampler drew what is no list of indices of the data: one is negative or too large.")
-    if not rising and len(np.unique(indices)) != len(indices):
-        raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
-    return indices.astype(np.intp)

@@ -1,30 +1,12 @@
-"""The batches of a loop, whose number is known; and a run's epochs."""
+"""A run's epochs."""
 
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from discreet.release.loop import Batches
 from discreet.release.session import Session
 from discreet.stages.plan import Plan
-
-
-class Batches(Iterator[Any]):
-    """What a loop hands out, each once; `len()` is how many logical batches it began with.
-
-    Where batches are handed out in chunks, nobody knows how many there will be: `len()` is then a TypeError, as it is
-    of an iterator.
-    """
-
-    def __init__(self, batches: Iterator[Any], count: int | None) -> None:
-        self._batches, self._count = batches, count
-
-    def __next__(self) -> Any:
-        return next(self._batches)
-
-    def __len__(self) -> int:
-        if self._count is None:
-            raise TypeError("batches that are handed out in chunks (at_most) have no length that is known")
-        return self._count
 
 
 class Epochs:
