@@ -18,7 +18,7 @@ from discreet.stages import bounds as _bounds
 from discreet.stages import noise as _noise
 from discreet.stages import sampling as _sampling
 from discreet.stages.conditions import guarantee_of
-from discreet.stages.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
+from discreet.stages.denoise import DENOISERS
 from discreet.stages.mechanism import Mechanism
 from discreet.stages.participation import (
     alternatives,
@@ -60,18 +60,6 @@ _SAMPLER_MEMBERS = (
     "with_batch_size",
     "check_length",
     "draw",
-)
-DENOISERS = (JamesStein, Kalman, KolmogorovSmirnov, Score)
-SAMPLERS = (
-    _sampling.Poisson,
-    _sampling.FixedSize,
-    _sampling.Shuffled,
-    _sampling.Allocation,
-    _sampling.FixedBatches,
-    _sampling.CyclicPoisson,
-    _sampling.FixedOrder,
-    _sampling.MinSeparation,
-    _sampling.WeightedPoisson,
 )
 
 
@@ -320,10 +308,9 @@ class Plan:
             raise ConfigError(f"a plan with {_listed(missing, 'missing')}{_listed(unknown, 'unknown')}fields.")
         if values["format"] != "discreet-plan/1":
             raise ConfigError(f"the plan's format is {values['format']!r}; this version reads 'discreet-plan/1'.")
-        bounds = [getattr(_bounds, name) for name in _bounds.__all__]
-        noises = [getattr(_noise, name) for name in _noise.__all__]
+        samplers, bounds, noises = ([getattr(m, name) for name in m.__all__] for m in (_sampling, _bounds, _noise))
         return cls(
-            sampling=build(values["sampling"], [*SAMPLERS, *stages]),
+            sampling=build(values["sampling"], [*samplers, *stages]),
             mechanism=Mechanism(
                 build(values["bound"], [*bounds, *stages]),
                 build(values["noise"], [*noises, *stages]),
@@ -345,7 +332,7 @@ _OPTIONAL = {"epsilon", "microbatch", "hardening", "denoise", "tuning", "noise_s
 
 def known_stages() -> set[str]:
     """The names of the library's own samplers, bounds and noises."""
-    return {c.__name__ for c in (*SAMPLERS, *DENOISERS)} | set(_bounds.__all__) | set(_noise.__all__)
+    return {*_sampling.__all__, *_bounds.__all__, *_noise.__all__, *(kind.__name__ for kind in DENOISERS)}
 
 
 def _listed(names: set[str], word: str) -> str:
