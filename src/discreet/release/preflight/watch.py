@@ -112,9 +112,7 @@ class Preflight:
             return
         if odd or (chunk.first and (chunk.probed or not self.evidence.whole)):
             self._compare(loss_fn, chunk, rows, clear, every=odd)
-        elif (
-            chunk.first
-        ):  # between tests numbers and texts alone are compared, and not what collate holds: vocabularies
+        elif chunk.first:  # between tests the loss's numbers and texts alone are compared
             assert self._loss_held is not None
             step, held, model = self._loss_held
             holds = plain_values({"loss": getattr(loss_fn, "given", loss_fn)}, [*model, *rows.data])
