@@ -4,7 +4,7 @@ attachment.py     `attach`: a plan on a model
 private.py        what attach returns: batches(), backward(), guarantee(); a step from top to bottom
 session.py        what every handle on a run can tell, central or federated
 loop.py           a loop over the plan's batches: which one is open
-epochs.py         a run's epochs, each a loop
+epochs.py         a run's epochs, and batches for a loader of one's own
 draws.py          from the plan's draws to the chunks that are handed out
 batching.py       from drawn indices to batches
 loss_function.py  a loss that the library can call
