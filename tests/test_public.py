@@ -72,6 +72,11 @@ def test_there_are_public_functions():
     assert "discreet.stages.presets.standard.dp_sgd" in FUNCTIONS
 
 
+def test_every_package_but_the_command_line_is_reachable():
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert packages - set(dir(discreet)) == {"cli"}
+
+
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_each_parameter_of_a_public_function_is_described(name):
     assert undescribed(FUNCTIONS[name]) == []
