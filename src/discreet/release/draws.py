@@ -18,25 +18,6 @@ from discreet.release.collate import side_by_side
 from discreet.release.preflight.model_state import contents, digests
 
 
-def checked_draw(drawn: Any, length: int) -> Draw:
-    """What a sampler drew, as a set of indices of `length` rows; one that came twice would count twice.
-
-    Errors do not show the draw, which is secret.
-    """
-    indices = np.asarray(drawn)
-    if indices.ndim == 1 and len(indices) == 0:
-        return np.empty(0, np.intp)
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":
-        raise PrivacyError(f"the sampler drew {type(drawn).__name__}, which is no list of indices of the data.")
-    rising = bool((indices[1:] > indices[:-1]).all())  # as most draw: then the first and the last say it all
-    least, most = (indices[0], indices[-1]) if rising else (indices.min(), indices.max())
-    if least < 0 or most >= length:
-        raise PrivacyError("the sampler drew what is no list of indices of the data: one is negative or too large.")
-    if not rising and len(np.unique(indices)) != len(indices):
-        raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
-    return indices.astype(np.intp)
-
-
 @dataclass
 class Chunk:
     """A part of one logical batch that has been handed out."""

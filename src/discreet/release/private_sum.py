@@ -19,13 +19,22 @@ from discreet.gradients import UnitGradients
 from discreet.gradients.forms import parts
 from discreet.gradients.results import Chunks
 from discreet.ledger import SEEDED, Ledger, RunLedger
-from discreet.release.batching import Draw
-from discreet.release.draws import checked_draw
+from discreet.release.batching import Draw, checked_draw
 from discreet.release.plan_checks import check_budget, check_contract, check_exact_noise, check_shares
 from discreet.release.preflight.exactness import check_bound, check_rows
 from discreet.release.saved_state import check_counts, check_stages
-from discreet.release.sums import Drawing, FloatSums, ShardedSums, Sums, WholeSums, float_sums
-from discreet.release.weights import each_once, joined, total, without_nan
+from discreet.release.sums import (
+    Drawing,
+    FloatSums,
+    ShardedSums,
+    Sums,
+    WholeSums,
+    each_once,
+    float_sums,
+    joined,
+    total,
+    without_nan,
+)
 from discreet.stages.attendance import Attendance
 from discreet.stages.conditions import guarantee_of
 from discreet.stages.denoise import Added

@@ -13,7 +13,6 @@ from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice
 from operator import is_
 from typing import Any
 
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from discreet.release.preflight.reachable import (
     CACHED,
     MISSING,
+    MOST,
     PLAIN,
     class_values,
     is_opened,
@@ -33,7 +33,6 @@ from discreet.release.preflight.reachable import (
     reachable,
 )
 
-_MOST = 100_000  # things that are looked at
 _COPIED_BYTES = 1 << 28  # of tensors and arrays that are kept as they were; of others only sums are compared
 _EXACT_BYTES = 1 << 20  # of a tensor whose every byte is compared
 
@@ -51,7 +50,7 @@ class Snapshot:
         count = 0
         for _, value in reachable(self._roots, without):
             count += 1
-            if count > _MOST:
+            if count > MOST:
                 self.whole = False
                 break
             if isinstance(value, (Tensor, np.ndarray)):
@@ -123,7 +122,7 @@ def contents(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str,
     """
     found: dict[str, Any] = {}
     for count, (path, value) in enumerate(reachable(roots, without)):
-        if count > _MOST:
+        if count > MOST:
             break
         if isinstance(value, PLAIN):
             found[path] = value
@@ -138,11 +137,6 @@ def contents(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str,
         elif not isinstance(value, (Mapping, frozenset, *_FIXED)) and not is_opened(value):
             found[path] = _Same(value)
     return found
-
-
-def plain_values(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str, Any]:
-    """The numbers and texts alone, by their path."""
-    return {path: value for path, value in islice(reachable(roots, without), _MOST) if isinstance(value, PLAIN)}
 
 
 def digests(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ CLOSED = {"torch", "numpy", "discreet", "lightning", "pytorch_lightning", "trans
 CLOSED |= {"logging", "threading", "multiprocessing", "rich", "typing", "weakref", "io", "concurrent", "asyncio"}
 
 MISSING = object()
+MOST = 100_000  # things that are looked at
 PLAIN = (int, float, complex, str, bytes, bool, np.generic, type(None))
 CACHED = type(cache(lambda: 0))  # what functools.cache and lru_cache make of a function
 _CONTAINERS = (dict, OrderedDict, list, tuple, set)
@@ -40,6 +42,11 @@ def reachable(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> Iterator
         if not plain:
             for name, child in _children(value):
                 waiting.append((f"{path}.{name}" if path else name, child))
+
+
+def plain_values(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str, Any]:
+    """The numbers and texts alone, by their path."""
+    return {path: value for path, value in islice(reachable(roots, without), MOST) if isinstance(value, PLAIN)}
 
 
 def is_opened(value: Any) -> bool:
@@ -207,5 +214,5 @@ def _reduced(value: Any) -> Iterator[Any]:
             yield part
 
 
-__all__ = ["CACHED", "CLOSED", "MISSING", "PLAIN", "cached", "class_values", "is_opened", "is_own", "named"]
-__all__ += ["position", "reachable"]
+__all__ = ["CACHED", "CLOSED", "MISSING", "MOST", "PLAIN", "cached", "class_values", "is_opened", "is_own", "named"]
+__all__ += ["plain_values", "position", "reachable"]

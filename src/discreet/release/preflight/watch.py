@@ -18,8 +18,8 @@ from discreet.release.loss_function import OWN, LossFn, LossOfRows, Rows
 from discreet.release.preflight.evidence import Evidence
 from discreet.release.preflight.first_batch import FirstBatch
 from discreet.release.preflight.isolation import Isolation
-from discreet.release.preflight.model_state import contents, differing, digests, plain_values
-from discreet.release.preflight.reachable import CACHED, cached, reachable
+from discreet.release.preflight.model_state import contents, differing, digests
+from discreet.release.preflight.reachable import CACHED, MISSING, cached, plain_values, reachable
 from discreet.stages.noise.random import KeyTree
 
 # modules' hooks, which of them runs, and the mark of accelerate
@@ -55,7 +55,8 @@ class Preflight:
         self._first = FirstBatch(model, sharded=sharded) if on else None
         self._isolation = Isolation(model) if on and testable else None
         self._at_attach = digests(contents({"model": model})) if on else {}
-        self._loss_held: tuple[int, dict[str, Any]] | None = None  # what the loss held on the last tested step
+        # the last tested step, what the loss held on it, and the model's parts, which are none of its
+        self._loss_held: tuple[int, dict[str, Any], list[Any]] | None = None
         self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of batches so far: least and most, by dimension
         self._lent: set[str] = set()  # what the model held on tested steps that was not there at attach
         self._structures: set[int] = set()  # of graphs on which isolation was tested
@@ -112,15 +113,16 @@ class Preflight:
             return
         if odd or (chunk.first and (chunk.probed or not self.evidence.whole)):
             self._compare(loss_fn, chunk, rows, clear, every=odd)
-        elif chunk.first:  # between tests numbers and texts alone are compared
+        elif chunk.first:  # between tests the loss's numbers and texts alone are compared
             assert self._loss_held is not None
-            held, without = self._beside_model(loss_fn, rows)
-            holds = plain_values({"loss": held["loss"]}, without)  # a collate function may hold a whole vocabulary
-            was = self._loss_held[1].copy()
-            for path in was.keys() - holds.keys():
-                del was[path]
-            if paths := differing(was, holds):
-                self._note_undecided(self._in_words(paths, was, holds, chunk.step - self._loss_held[0]))
+            step, held, model = self._loss_held
+            holds = plain_values({"loss": getattr(loss_fn, "given", loss_fn)}, [*model, *rows.data])
+            for path, value in holds.items():
+                was = held.get(path, MISSING)
+                if type(was) is not type(value) or was != value:
+                    some = {path: value for path, value in held.items() if path in holds}
+                    self._note_undecided(self._in_words(differing(some, holds), some, holds, chunk.step - step))
+                    break
 
     def tested_now(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> bool:
         """Whether isolation was tested in this step, or can be now."""
@@ -227,7 +229,10 @@ class Preflight:
     def _beside_model(self, loss_fn: LossFn, rows: Rows) -> tuple[dict[str, Any], list[Any]]:
         """The loss and what makes batches, and what of theirs is no business of theirs: the model and the data."""
         held = {"loss": getattr(loss_fn, "given", loss_fn), "collate": rows.collate}
-        return held, [*self._model.modules(), *self._model.parameters(), *rows.data]
+        return held, [*self._parts_of_model(), *rows.data]
+
+    def _parts_of_model(self) -> list[Any]:
+        return [*self._model.modules(), *self._model.parameters()]
 
     def _filled(self, loss_fn: LossFn, rows: Rows) -> bool:
         """Whether a cache of the loss's holds values already: of the model's it is known what they were at attach."""
@@ -237,7 +242,7 @@ class Preflight:
     def _changes(self, loss_fn: LossFn, rows: Rows, step: int) -> str:
         """What a loss holds beside the model and has changed since the last test: it may come from the batch."""
         holds = digests(contents(*self._beside_model(loss_fn, rows)))
-        before, self._loss_held = self._loss_held, (step, holds)
+        before, self._loss_held = self._loss_held, (step, holds, self._parts_of_model())
         self._note(once=before is None and any(map(_is_value, holds.values())))
         if before is not None:
             return self._in_words(differing(before[1], holds), before[1], holds, step - before[0])
