@@ -124,6 +124,7 @@ class Isolation:
                     continue
                 mine = [base.gradients[units.index(unit)] for unit in asked]
                 drawn = _drew_alike(trial, base, found)
+                undecided = undecided or _seeded_apart(base, found)
                 for unit, one, two in zip(asked, mine, found.gradients, strict=True):
                     undecided = undecided or self._beside(trial, rows, other, unit, one, two, way, alike=drawn)
                 tested = True
@@ -132,8 +133,8 @@ class Isolation:
                 kept |= apart
         if _WAYS[-1] in ways:
             undecided = undecided or self._shares(trial, rows, units[0], base.gradients[0])
-        alike, apart = self._counted(trial, rows, None if trial.drew(base) else base)
-        compared, kept = compared | alike, kept | apart
+        alike, apart, seeded = self._counted(trial, rows, None if trial.drew(base) else base)
+        compared, kept, undecided = compared | alike, kept | apart, undecided or seeded
         if kept:
             self._carried(trial, rows, kept)
         undecided = (
@@ -273,17 +274,18 @@ class Isolation:
         """How far two batches' gradients are from each other; None where a loss is not finite."""
         return None if one is None or two is None else self._differences.apart(one, two)
 
-    def _counted(self, trial: Trial, rows: list[Any], base: TrialRun | None) -> tuple[set[str], set[str]]:
-        """What is written alike, and not alike, where there is one row fewer.
+    def _counted(self, trial: Trial, rows: list[Any], base: TrialRun | None) -> tuple[set[str], set[str], str]:
+        """What is written alike, and not alike, where there is one row fewer; and what that leaves undecided.
 
         `base` is the run of all rows where no random number was drawn, which need not be held then.
         """
         try:
             with trial.constant():
                 one = base or trial.run(rows, [], state=True)
-                return trial.written(one.state, trial.run(rows[:-1], [], state=True).state)
+                fewer = trial.run(rows[:-1], [], state=True)
+                return *trial.written(one.state, fewer.state), _seeded_apart(one, fewer)
         except CannotRunError:
-            return set(), set()
+            return set(), set(), ""
 
     def _opened(
         self, trial: Trial, rows: list[Any], units: list[int], batches: Iterable[tuple[list[Any], list[int]]]
@@ -438,6 +440,13 @@ def _drew_alike(trial: Trial, one: TrialRun, two: TrialRun) -> bool | None:
     if not (trial.drew(one) or trial.drew(two)):
         return None
     return one.random is not None and two.random is not None and one.random.equals(two.random)
+
+
+def _seeded_apart(one: TrialRun, two: TrialRun) -> str:
+    """Whether two runs gave torch's random numbers other seeds: then everybody's may depend on the others."""
+    if one.random is None or two.random is None or one.random.seed == two.random.seed:
+        return ""
+    return "random numbers are seeded with what depends on the rows"
 
 
 __all__ = ["Finding", "Isolation"]

@@ -168,6 +168,7 @@ class Random:
 
     def __init__(self) -> None:
         self._torch, self._numpy, self._python = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        self.seed = torch.initial_seed()
 
     def same(self, *, torch_too: bool = True) -> bool:
         """Whether nothing was drawn since; with `torch_too` False, by Python and NumPy."""
