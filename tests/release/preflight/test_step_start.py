@@ -17,8 +17,8 @@ def plan(steps):
     return discreet.Plan(sampling=sampling, mechanism=mechanism, steps=steps, delta=1e-5)
 
 
-def isolation(model, look=None, loss=None, steps=5):
-    """What the guarantee says of isolation after some steps, each of which begins with `look(batch)`."""
+def trained(model, look=None, loss=None, steps=5):
+    """A run of some steps, each of which begins with `look(batch)`."""
     torch.manual_seed(0)
     data = torch.randn(48, WIDTH), torch.arange(48) % CLASSES
     private = discreet.attach(model, plan(steps), seed=1)
@@ -29,8 +29,14 @@ def isolation(model, look=None, loss=None, steps=5):
             look(batch)
         private.backward(loss, batch)
         optimizer.step()
-    (condition,) = [c for c in private.guarantee().conditions if "another example" in c.text]
     private.detach()
+    return private
+
+
+def isolation(*arguments, **named):
+    """What the guarantee of such a run says of isolation."""
+    conditions = trained(*arguments, **named).guarantee().conditions
+    (condition,) = [c for c in conditions if "another example" in c.text]
     return condition
 
 
@@ -104,3 +110,26 @@ def test_an_error_leaves_the_model_as_it_was_before_the_pass():
     with pytest.raises(ValueError, match="mixes"), start.again():
         raise ValueError("mixes")
     assert torch.equal(model.weight, before)
+
+
+def test_a_backward_pass_that_mixes_large_batches_alone_leaves_earlier_steps_open():
+    """Gradients are cut at a norm over the batch that few rows do not reach; then rows come one by one."""
+
+    class Cut(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient / (gradient.norm() / 2.3).clamp(min=1)
+
+    model, scale = nn.Linear(WIDTH, CLASSES), [0.1] * 3
+
+    def loss(batch):
+        factor = scale[0] if scale else 1.0
+        return factor * F.cross_entropy(Cut.apply(model(0.01 * batch[0])), batch[1], reduction="none")
+
+    with pytest.warns(UserWarning, match="in a batch of its own"):
+        private = trained(model, lambda batch: scale and scale.pop(), loss)
+    assert any("told apart on the first steps" in why for why in private.evidence.undecided)

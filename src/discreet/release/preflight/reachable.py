@@ -143,7 +143,7 @@ def _children(value: Any) -> Sequence[tuple[str, Any]]:
     if type(value) in _CONTAINERS and not value:
         return ()  # most of what a module holds: its hooks
     if isinstance(value, type):
-        return list(_of_class(value)) if is_own(value) else ()
+        return [*_of_class(value), *_classes(value)] if is_own(value) else ()  # and that of the class itself
     if isinstance(value, nn.Parameter):
         return (("attributes", vars(value)),)
     if isinstance(value, types.ModuleType):

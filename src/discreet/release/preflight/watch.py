@@ -129,9 +129,11 @@ class Preflight:
                 self._note_undecided("torch's random numbers were seeded anew between steps, it may be with the rows")
 
     def tested_now(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> bool:
-        """Whether isolation was tested in this step, or can be now."""
+        """Whether isolation was tested in this step, or can be now, where rows turned out to be inseparable."""
         if loss is None or self._isolation is None or chunk.indices is None:
             return False
+        if chunk.step:  # before, nobody looked: a backward pass may have mixed them as soon as a batch was large
+            self._note_undecided("rows could be told apart on the first steps, but not on all")
         if chunk.step not in self.evidence.tested:
             self._compare(loss.loss_fn, chunk, loss.rows, clear)
         return chunk.step in self.evidence.tested
