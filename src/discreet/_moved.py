@@ -13,6 +13,9 @@ from importlib.util import spec_from_loader
 from types import ModuleType
 
 MOVED = {
+    "_limits": "_check",
+    "_storage": "ledger.storage",
+    "_terminal": "runs.terminal",
     "accounting.domination": "accounting.gaussian",
     "accounting.gaussian_domination": "accounting.gaussian",
     "accounting.gdp": "accounting.gaussian",
@@ -103,7 +106,7 @@ MOVED = {
     "sklearn": "integrations.sklearn",
     "state": "release.preflight.model_state",
     "stages.serialization": "accounting.serialization",
-    "storage": "_storage",
+    "storage": "ledger.storage",
     "sums": "release.sums",
     "transformers": "integrations.transformers",
     "verification": "ledger.verification",

@@ -18,7 +18,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from discreet import _storage as storage
 from discreet._check import check_int
 from discreet.accounting.guarantee import Guarantee
 from discreet.accounting.serialization import json_values
@@ -41,6 +40,7 @@ from discreet.audit.canaries import (
 from discreet.audit.guessing import Reals, count_correct, guess
 from discreet.audit.one_run import OneRun, check_level
 from discreet.errors import ConfigError
+from discreet.ledger import storage
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
 from discreet.training.options import Loss, Rows

@@ -11,8 +11,9 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from discreet import _terminal as terminal
+from discreet._check import inert
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
+from discreet.runs import terminal
 
 BAD_INPUT, REFUSED, EXHAUSTED = (kind.exit_code for kind in (ConfigError, PrivacyError, BudgetExhausted))
 HOLDS_NOT, BROKEN, NO_OUTPUT = 1, 70, 74
@@ -84,7 +85,7 @@ def one_line(words: str, most: int = LONGEST, encoding: str = "utf-8") -> str:
     >>> one_line("a name of many letters: " + "n" * 500 + "; take a shorter one.", 60)
     'a name of many letters: nnnnnnnnnnnn ... take a shorter one.'
     """
-    text = " ".join(terminal.legible(terminal.inert(words[:100_000]), encoding).split())
+    text = " ".join(terminal.legible(inert(words[:100_000]), encoding).split())
     if len(text) <= most:
         return text
     end = min(most // 3, 110)

@@ -35,7 +35,7 @@ def predict(
 
     For example: discreet predict runs/people people.csv --out predictions.csv
     """
-    from discreet import _storage as storage
+    from discreet.ledger import storage
     from discreet.report import csv_table
     from discreet.runs.trained.model import load
     from discreet.stages.own import stage_classes

@@ -9,11 +9,11 @@ import typer
 from rich.text import Text
 
 from discreet._documents import read_bytes
-from discreet._terminal import Terminal
 from discreet.cli.exits import HOLDS_NOT, complain
 from discreet.cli.options import AsJson, OwnStages
 from discreet.cli.printing import print_json
 from discreet.errors import ConfigError, PrivacyError
+from discreet.runs.terminal import Terminal
 
 
 def verify(

@@ -6,9 +6,8 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
-from discreet._check import shown
+from discreet._check import shown, within
 from discreet._documents import read_toml
-from discreet._limits import within
 from discreet.data.rules import (
     BUCKETS,
     Buckets,

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from discreet._check import listed, shown
-from discreet._limits import within
+from discreet._check import listed, shown, within
 from discreet.data.columns import MISSING, column_names, read_columns
 from discreet.data.dataset import Data, Split
 from discreet.data.rules import BadCell, Classes, Private, Range, Rule, Unscaled, Words, numbers

@@ -9,13 +9,13 @@ from multiprocessing.context import get_spawning_popen
 from pathlib import Path
 from typing import Any
 
-from discreet import _storage as storage
 from discreet._check import check_int, check_positive
 from discreet.accounting import cost
 from discreet.accounting.event_serialization import event_to_dict
 from discreet.accounting.events import ROW, Event, check_unit, in_words, units_of
 from discreet.accounting.guarantee import Condition, Guarantee, guarantee
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
+from discreet.ledger import storage
 from discreet.ledger.chain import FORMAT, chained
 from discreet.ledger.conditions import recorded
 from discreet.ledger.identity import HEX, Identity

@@ -6,9 +6,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, Self
 
-from discreet._check import check_int, check_positive
+from discreet._check import check_int, check_positive, within
 from discreet._documents import read_toml
-from discreet._limits import within
 from discreet.accounting.event_serialization import tuning_from_dict, tuning_to_dict
 from discreet.accounting.events import Event, Participation, check_units
 from discreet.accounting.guarantee import Guarantee

@@ -1127,6 +1127,13 @@ def test_rows_of_other_lengths_that_share_a_user_are_not_vouched_for(mixes):
         others = (users[:, None] == users) & (x[:, None] != x).any(2)
         return F.cross_entropy(model(x), y, reduction="none") * (1 + others.any(1) * mixes)
 
-    for batch in private.batches(rows, collate_fn=collate):
-        private.backward(loss_fn, batch)
-    assert statuses(private.guarantee(), "another example") == ["assumed" if mixes else "checked"]
+    refused = False
+    try:
+        for batch in private.batches(rows, collate_fn=collate):
+            private.backward(loss_fn, batch)
+    except PrivacyError:  # both rows of a user may be drawn into one batch, which is then compared without one of them
+        refused = True
+    if refused:
+        assert mixes
+    else:
+        assert statuses(private.guarantee(), "another example") == ["assumed" if mixes else "checked"]

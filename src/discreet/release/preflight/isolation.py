@@ -26,7 +26,7 @@ from discreet.release.loss_function import LossFn
 from discreet.release.preflight.batches import _far, are_finite, exchanged, extent, is_finite, sharing, sizes
 from discreet.release.preflight.constant_draws import _EXTREMES
 from discreet.release.preflight.differences import COARSE, EXACT, FEW_BITS, ROUNDING, SURELY, Differences, length
-from discreet.release.preflight.trial import CannotRunError, Trial, TrialRun, equal
+from discreet.release.preflight.trial import CannotRunError, Trial, TrialRun, equal, seeded_apart
 
 _FIRST_ROWS, _FIRST_UNITS = 12, 3
 _LATER_ROWS, _LATER_UNITS = 8, 1
@@ -124,7 +124,7 @@ class Isolation:
                     continue
                 mine = [base.gradients[units.index(unit)] for unit in asked]
                 drawn = _drew_alike(trial, base, found)
-                undecided = undecided or _seeded_apart(base, found)
+                undecided = undecided or seeded_apart(base, found)
                 for unit, one, two in zip(asked, mine, found.gradients, strict=True):
                     undecided = undecided or self._beside(trial, rows, other, unit, one, two, way, alike=drawn)
                 tested = True
@@ -283,7 +283,7 @@ class Isolation:
             with trial.constant():
                 one = base or trial.run(rows, [], state=True)
                 fewer = trial.run(rows[:-1], [], state=True)
-                return *trial.written(one.state, fewer.state), _seeded_apart(one, fewer)
+                return *trial.written(one.state, fewer.state), seeded_apart(one, fewer)
         except CannotRunError:
             return set(), set(), ""
 
@@ -440,13 +440,6 @@ def _drew_alike(trial: Trial, one: TrialRun, two: TrialRun) -> bool | None:
     if not (trial.drew(one) or trial.drew(two)):
         return None
     return one.random is not None and two.random is not None and one.random.equals(two.random)
-
-
-def _seeded_apart(one: TrialRun, two: TrialRun) -> str:
-    """Whether two runs gave torch's random numbers other seeds: then everybody's may depend on the others."""
-    if one.random is None or two.random is None or one.random.seed == two.random.seed:
-        return ""
-    return "random numbers are seeded with what depends on the rows"
 
 
 __all__ = ["Finding", "Isolation"]

@@ -73,8 +73,7 @@ class Preflight:
         stretch, place = divmod(chunk.step, _STRETCH)
         if self._coins is None or self._coins[0] != stretch:
             self._coins = stretch, self._root.stream("probe", stretch).octets(_STRETCH) < 2
-        last = chunk.step + 1 == self._steps  # what has begun since the test before, and stayed
-        chunk.probed = chunk.step & (chunk.step - 1) == 0 or last or bool(self._coins[1][place])
+        chunk.probed = chunk.step & (chunk.step - 1) == 0 or bool(self._coins[1][place])
         if self._first is not None:
             sources = self.evidence.sources
             replays = not self._first.replayed and (not sources or "tensors" in sources)
@@ -112,7 +111,8 @@ class Preflight:
             self._note(altered=True)
         if self._isolation is None or chunk.indices is None or rows is None:
             return
-        if odd or (chunk.first and (chunk.probed or not self.evidence.whole)):
+        last = chunk.step + 1 == self._steps  # what has begun since the test before, and stayed
+        if odd or (chunk.first and (chunk.probed or last or not self.evidence.whole)):
             self._compare(loss_fn, chunk, rows, clear, every=odd)
         elif chunk.first:  # between tests numbers and texts alone are compared
             assert self._loss_held is not None

@@ -4,7 +4,7 @@ import html
 import json
 from pathlib import Path
 
-from discreet._terminal import inert
+from discreet._check import inert
 from discreet.ledger.verification import VerifiedRun
 from discreet.runs.config import Config
 from discreet.runs.trained.manifest import Manifest

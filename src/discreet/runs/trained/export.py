@@ -10,11 +10,11 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from discreet import _storage as storage
 from discreet.data.files import needed
 from discreet.data.rules import Dates, Range, Rule, Unscaled, WithMissing, Words
 from discreet.data.schema import rules_of
 from discreet.errors import ConfigError
+from discreet.ledger import storage
 from discreet.runs.trained.model import Predictor, Trained, load
 
 Kind = Literal["torchscript", "onnx", "sklearn"]
