@@ -185,6 +185,8 @@ class Private(Looped):
         """Check that losses and model are as a step needs them, and add the chunk's examples."""
         sound = None if losses is None else check_losses(losses, max(1, chunk.units))
         versions = self._guard.check_model()
+        if losses is not None and self._loss is not None:
+            self._preflight.passed(self._loss, chunk, self._clear_gate)
         if chunk.first:
             self._versions = versions
             self._aggregate.clear()

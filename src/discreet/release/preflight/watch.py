@@ -20,6 +20,7 @@ from discreet.release.preflight.first_batch import FirstBatch
 from discreet.release.preflight.isolation import Isolation
 from discreet.release.preflight.model_state import contents, differing, digests
 from discreet.release.preflight.reachable import CACHED, MISSING, cached, plain_values, reachable
+from discreet.release.preflight.step_start import StepStart
 from discreet.stages.noise.random import KeyTree
 
 # modules' hooks, which of them runs, and the mark of accelerate
@@ -62,13 +63,14 @@ class Preflight:
         self._structures: set[int] = set()  # of graphs on which isolation was tested
         self._coins: tuple[int, npt.NDArray[np.bool_]] | None = None  # which steps of a stretch are tested again
         self._told: tuple[Evidence, Any, bool] | None = None  # what the ledger was last told of
+        self._start = StepStart(model)
 
     # --- before and during a step ----------------------------------------------------------------------------------
 
     def handed_out(self, chunk: Chunk, batch: Any) -> None:
         """Note what is handed out, closely in a step that is probed; a call of the model may be run again later.
 
-        Isolation is tested again at steps 0, 1, 2, 4, 8, ... and at one in 128 others, in secret.
+        Isolation is tested again at steps 0, 1, 2, 4, 8, ..., at the last and, in secret, at one in 128 others.
         """
         stretch, place = divmod(chunk.step, _STRETCH)
         if self._coins is None or self._coins[0] != stretch:
@@ -111,7 +113,8 @@ class Preflight:
             self._note(altered=True)
         if self._isolation is None or chunk.indices is None or rows is None:
             return
-        if odd or (chunk.first and (chunk.probed or not self.evidence.whole)):
+        last = chunk.step + 1 == self._steps  # what has begun since the test before, and stayed
+        if odd or (chunk.first and (chunk.probed or last or not self.evidence.whole)):
             self._compare(loss_fn, chunk, rows, clear, every=odd)
         elif chunk.first:  # between tests the loss's numbers and texts alone are compared
             assert self._loss_held is not None
@@ -123,14 +126,28 @@ class Preflight:
                     some = {path: value for path, value in held.items() if path in holds}
                     self._note_undecided(self._in_words(differing(some, holds), some, holds, chunk.step - step))
                     break
+        if chunk.first:
+            roots = {"model": self._model, "loss": loss_fn, "collate": rows.collate}
+            if not self._start.note(roots, rows.data, whole=bool(self.evidence.compared)):
+                self._note_undecided("torch's random numbers were seeded anew between steps, it may be with the rows")
 
     def tested_now(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> bool:
-        """Whether isolation was tested in this step, or can be now."""
+        """Whether isolation was tested in this step, or can be now, where rows turned out to be inseparable."""
         if loss is None or self._isolation is None or chunk.indices is None:
             return False
+        if chunk.step:  # before, nobody looked: a backward pass may have mixed them as soon as a batch was large
+            self._note_undecided("rows could be told apart on the first steps, but not on all")
         if chunk.step not in self.evidence.tested:
             self._compare(loss.loss_fn, chunk, loss.rows, clear)
         return chunk.step in self.evidence.tested
+
+    def passed(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> None:
+        """A forward pass was made: test isolation if it wrote to parameters, and never did so in a test."""
+        if loss is None or self._isolation is None or chunk.indices is None or not chunk.first:
+            return
+        if self._start.passed() - self.evidence.compared:
+            with self._start.again():
+                self._compare(loss.loss_fn, chunk, loss.rows, clear)
 
     def test_structure(self, engine: Engine, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> None:
         """Test isolation on a graph of a structure on which it never was: a branch that is taken now and then."""
@@ -141,7 +158,8 @@ class Preflight:
             return
         self._structures.add(structure)
         if chunk.step not in self.evidence.tested and self.evidence.tested:
-            self._compare(loss.loss_fn, chunk, loss.rows, clear)
+            with self._start.again():
+                self._compare(loss.loss_fn, chunk, loss.rows, clear)
 
     def plain(self, losses: Tensor, engine: Engine) -> Mapping[str, Tensor | None] | None:
         """Sketches of autograd's own gradients, to compare sums with; nothing where a graph allows no second pass."""
