@@ -61,6 +61,15 @@ def test_numbers_in_bins():
         Bins((18,)).encoded(["young"])
 
 
+def test_numbers_of_no_known_range_are_told_apart_by_a_circle_of_their_size():
+    eleven, fourteen, none, again = Unscaled().encoded([11, 14, None, 11 * 256]).double()
+    assert (eleven[0] - fourteen[0]).abs() < 0.02  # the logarithm alone hardly does
+    angle = math.acos(float(eleven[1:] @ fourteen[1:]))
+    assert angle == pytest.approx(2 * math.pi * math.log2(14 / 11) / 8, rel=1e-3)
+    assert none.tolist() == [0.0, 0.0, 0.0]
+    assert torch.allclose(eleven[1:], again[1:], atol=1e-5)  # round once in a factor of 256
+
+
 def test_dates_are_scaled_and_go_round_the_year():
     first, last, none = DAYS.encoded(["2000-01-01", "2001-01-01T12:00:00", ""]).tolist()
     assert (first[0], last[0], none) == (-1.0, 1.0, [0.0, 0.0, 0.0])
