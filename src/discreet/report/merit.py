@@ -39,7 +39,7 @@ def in_words(accuracy: float | None, figures: Mapping[str, Any]) -> str:
         )
         if figures["rmse"] >= figures["mean_rmse"]:
             words += " It does not do better than the mean: nothing was learned that shows."
-        return words + _apart(figures)
+        return f"{words} {apart(figures)}".rstrip()
     if accuracy is None:
         return ""
     majority = figures["majority"]
@@ -48,9 +48,9 @@ def in_words(accuracy: float | None, figures: Mapping[str, Any]) -> str:
     if accuracy <= majority:
         return (
             f"{words}. That does not exceed {majority:.1%}, which always saying the commonest class has: nothing was "
-            f"learned that shows.{_apart(figures)}"
-        )
-    return f"{words}; always saying the commonest class has {majority:.1%}.{_apart(figures)}"
+            f"learned that shows. {apart(figures)}"
+        ).rstrip()
+    return f"{words}; always saying the commonest class has {majority:.1%}. {apart(figures)}".rstrip()
 
 
 def _units(figures: Mapping[str, Any]) -> str:
@@ -71,13 +71,13 @@ def _measured(figures: Mapping[str, Any]) -> list[tuple[str, int, str]]:
     return found
 
 
-def _apart(figures: Mapping[str, Any]) -> str:
+def apart(figures: Mapping[str, Any]) -> str:
     """How groups fare, in a sentence; nothing where there are none."""
     found = _measured(figures)
     if not found:
         return ""
     listed = ", ".join(f"{name} {shown} ({rows:,} rows)" for name, rows, shown in found[:_MOST_SHOWN])
-    return f" By {figures['group']}: {listed}{' ...' if len(found) > _MOST_SHOWN else ''}."
+    return f"By {figures['group']}: {listed}{' ...' if len(found) > _MOST_SHOWN else ''}."
 
 
 def _by_group(figures: Mapping[str, Any]) -> Html:
