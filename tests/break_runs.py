@@ -19,8 +19,8 @@ from pathlib import Path
 from disk_faults import DEATHS, ERRORS, Disk, live
 from kinds_of_run import ALIKE, KINDS, STEPS, Kind, warm
 
-from discreet import _storage as storage
 from discreet.errors import ConfigError, PrivacyError
+from discreet.ledger import storage
 from discreet.ledger.chain import cut_off
 from discreet.ledger.extract import EXTRACT
 from discreet.ledger.verification import verify

@@ -23,8 +23,8 @@ from pathlib import Path
 
 import torch
 
-from discreet import _storage as storage
 from discreet.features.statistics import Whitening
+from discreet.ledger import storage
 from discreet.release.private_sum import PrivateSum
 from discreet.runs import tables
 

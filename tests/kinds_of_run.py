@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from discreet import _storage as storage
+from discreet.ledger import storage
 from discreet.ledger.extract import EXTRACT
 from discreet.ledger.verification import verify
 from discreet.runs.config import from_dict

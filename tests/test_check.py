@@ -1,11 +1,17 @@
-"""Arguments that make no sense are refused by name, with their bound and what was given."""
+"""Arguments that make no sense are refused by name, with their bound and what was given; so is too much input.
+
+The environment overrides the table of limits, and the docs have all of it.
+"""
 
 import math
+from pathlib import Path
 
 import pytest
 
 from discreet import ConfigError
-from discreet._check import check_int, check_positive, check_share, listed, shown
+from discreet._check import LIMITS, VARIABLE, check_int, check_positive, check_share, limit, listed, shown, within
+
+PAGE = Path(__file__).parent.parent / "docs" / "limits.md"
 
 
 @pytest.mark.parametrize("value", [1, 0.5, 1e100, 1e-100])
@@ -63,3 +69,36 @@ def test_what_is_no_integer_or_too_small_is_refused(value):
 def test_what_is_too_large_is_not_repeated():
     with pytest.raises(ConfigError, match=r"^steps is too large; it must be at most 1,000\.$"):
         check_int("steps", 10**400, least=1, most=1000)
+
+
+def test_a_limit_is_the_tables_or_the_environments(monkeypatch):
+    assert limit("depth") == LIMITS["depth"].most
+    monkeypatch.setenv(VARIABLE, " depth = 7, table_columns=2e4,")
+    assert limit("depth") == 7
+    assert limit("table_columns") == 20_000
+    assert limit("group") == LIMITS["group"].most
+
+
+@pytest.mark.parametrize(
+    "wrong", ["depth", "depth=", "depth=x", "depth=0", "depth=-1", "depth=nan", "deep=1", "depth=1e999"]
+)
+def test_an_override_that_says_nothing_is_refused(wrong, monkeypatch):
+    monkeypatch.setenv(VARIABLE, wrong)
+    with pytest.raises(ConfigError, match=f"{VARIABLE} says"):
+        limit("depth")
+
+
+def test_what_exceeds_a_limit_says_which_and_how_it_is_overridden():
+    assert within("depth", 64, "it is 64 deep") == 64
+    with pytest.raises(
+        ConfigError, match=r"it is 65 deep; at most 64 are taken. If it is meant, set DISCREET_LIMITS=depth=N."
+    ):
+        within("depth", 65, "it is 65 deep")
+
+
+def test_the_docs_have_every_limit_with_its_value():
+    text = PAGE.read_text()
+    for name, found in LIMITS.items():
+        assert f"| `{name}` | {found.most:,} | {found.what} |" in text, name
+    table = text[: text.index("## Exit codes")]
+    assert table.count("| `") == len(LIMITS)

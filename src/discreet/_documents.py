@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from discreet._limits import limit, within
+from discreet._check import limit, within
 from discreet.errors import ConfigError
 
 _LARGEST = 2**63  # whole numbers of TOML have 64 bits

@@ -8,9 +8,9 @@ from small_runs import config, stopping, table_at
 from typer.testing import CliRunner
 
 from discreet import ConfigError, PrivacyError, verify
-from discreet import _storage as storage
 from discreet.accounting.events import Event
 from discreet.cli.app import app
+from discreet.ledger import storage
 from discreet.ledger.chain import chained
 from discreet.ledger.extract import EXTRACT
 from discreet.ledger.verification import verify_folder

@@ -14,9 +14,8 @@ from torch.nn import functional as F
 from typer.testing import CliRunner
 
 from discreet import Ledger, PrivacyError, attach, verify
-from discreet import _storage as storage
 from discreet.cli.app import app
-from discreet.ledger import Identity, RunLedger, chained
+from discreet.ledger import Identity, RunLedger, chained, storage
 from discreet.ledger.forks import forks
 from discreet.runs.progress import Watch
 from discreet.runs.run import resume, train

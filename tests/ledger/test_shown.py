@@ -13,8 +13,8 @@ from small_runs import config, contents, stopping, table_at
 from typer.testing import CliRunner
 
 from discreet import ConfigError, Guarantee, PrivacyError, verify
-from discreet import _storage as storage
 from discreet.cli.app import app, main
+from discreet.ledger import storage
 from discreet.ledger.chain import cut_off
 from discreet.report import read
 from discreet.runs.outcome import read_end
@@ -183,7 +183,7 @@ def test_a_ledger_that_cannot_be_read_is_no_ledger_that_does_not_hold(run, monke
     def fail(*arguments):
         raise OSError(errno.EIO, "the disk is broken", str(ledger))
 
-    monkeypatch.setattr("discreet._storage.os.read", fail)
+    monkeypatch.setattr("discreet.ledger.storage.os.read", fail)
     with pytest.raises(ConfigError, match=r"cannot be read: .*the disk is broken"):
         verify(run)
 

@@ -72,8 +72,8 @@ def test_the_papers_import_public_names_alone(path):
 @pytest.mark.parametrize(
     ("module", "name"),
     [
-        ("discreet._storage", "replace"),
-        ("discreet", "_storage"),
+        ("discreet.ledger.storage", "replace"),
+        ("discreet", "_documents"),
         ("discreet", "release"),
         ("discreet.training.loop", "OPTIMIZERS"),
         ("discreet.report.files", "csv_table"),

@@ -55,7 +55,7 @@ def test_a_disk_that_forgets_is_noticed_where_nothing_is_synced(tmp_path):
     """The harness finds what it is for: without syncs a lost power takes releases back that were seen."""
     code = (
         "import sys, break_runs\n"
-        "from discreet import _storage as storage\n"
+        "from discreet.ledger import storage\n"
         "append = storage.append\n"
         "storage.append = lambda path, data, size=None, durable=True: append(path, data, size=size, durable=False)\n"
         "break_runs.main(sys.argv[1:])\n"

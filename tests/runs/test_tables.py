@@ -6,11 +6,11 @@ import tomllib
 import pytest
 
 from discreet import ConfigError, PrivacyError, verify
-from discreet import _storage as storage
 from discreet.accounting import cost
 from discreet.accounting import gaussian as gdp
 from discreet.data.private_schema import private_schema_cost
 from discreet.data.schema import known
+from discreet.ledger import storage
 from discreet.report import write
 from discreet.runs import config
 from discreet.runs import run as runs

@@ -20,7 +20,6 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from discreet import _storage as storage
 from discreet._documents import parse_json, parse_toml
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit import membership
@@ -29,6 +28,7 @@ from discreet.audit.one_run import OneRun, check_level
 from discreet.audit.witness import AuditSpec, RunAuditor, declare, verdicts
 from discreet.data import Data
 from discreet.errors import ConfigError, PrivacyError
+from discreet.ledger import storage
 from discreet.ledger.verification import VerifiedRun, verify_folder
 from discreet.release.batching import length_of
 from discreet.runs import build

@@ -18,7 +18,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from discreet import _storage as storage
 from discreet._check import check_int
 from discreet.accounting.guarantee import Guarantee
 from discreet.accounting.serialization import json_values
@@ -31,6 +30,7 @@ from discreet.audit.canaries import (
     Likelihood,
     Others,
     Score,
+    add_released,
     checked_score,
     directions,
     gradient_of,
@@ -41,6 +41,7 @@ from discreet.audit.canaries import (
 from discreet.audit.guessing import Reals, count_correct, guess
 from discreet.audit.one_run import OneRun, check_level
 from discreet.errors import ConfigError
+from discreet.ledger import storage
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
 from discreet.training.options import Loss, Rows
@@ -211,10 +212,7 @@ class RunAuditor:
         if self.lost or self.declared.score == "parameters":
             return
         total = gradient_of(self._model) * self._plan.sampling.batch_size
-        if self._likelihood is None:
-            self._scores += self._canaries.along(total).numpy()
-        else:
-            self._likelihood.released(total, step)
+        add_released(total, step, self._canaries, self._likelihood, self._scores)
 
     def _scored(self) -> Reals:
         """The scores of all processes that the run had, this one included."""

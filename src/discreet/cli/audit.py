@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from discreet._terminal import Terminal
 from discreet.cli.options import AsJson
 from discreet.cli.printing import print_json
 from discreet.runs.progress import display
+from discreet.runs.terminal import Terminal
 
 
 def audit(

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from discreet._terminal import Terminal
 from discreet.cli.options import AsJson, OwnStages
 from discreet.cli.printing import print_json, table
 from discreet.errors import ConfigError
+from discreet.runs.terminal import Terminal
 
 
 def budget(
@@ -30,7 +30,7 @@ def budget(
     """
     from discreet.ledger.budget import read_budget
     from discreet.runs.registry import REGISTRY
-    from discreet.stages.own import stage_classes
+    from discreet.stages.custom import stage_classes
 
     registry, own = runs / REGISTRY, stage_classes(stages or [])
     ledgers = sorted(registry.glob("*.jsonl")) if dataset is None else [_ledger(dataset, registry)]

@@ -8,14 +8,13 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from discreet._check import check_int, shown
-from discreet._limits import within
-from discreet._terminal import Terminal
+from discreet._check import check_int, shown, within
 from discreet.cli import options
 from discreet.cli.printing import print_json
 from discreet.errors import ConfigError
 from discreet.runs.config import merged
 from discreet.runs.progress import display
+from discreet.runs.terminal import Terminal
 
 _FLAGS = {
     "data": options.Flag("data.name", "The private data by name: its shape, classes and size alone."),

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
-from discreet._terminal import Terminal
 from discreet.cli.options import AsJson
 from discreet.cli.printing import print_json
 from discreet.cli.running import carry_out, print_outcome, values
 from discreet.runs.config import EXAMPLES, Config, from_dict
+from discreet.runs.terminal import Terminal
 
 
 def demo(

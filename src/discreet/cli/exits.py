@@ -11,8 +11,9 @@ from typing import Any
 import typer
 from rich.text import Text
 
-from discreet import _terminal as terminal
+from discreet._check import inert
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
+from discreet.runs import terminal
 
 BAD_INPUT, REFUSED, EXHAUSTED = (kind.exit_code for kind in (ConfigError, PrivacyError, BudgetExhausted))
 HOLDS_NOT, BROKEN, NO_OUTPUT = 1, 70, 74
@@ -20,7 +21,7 @@ INTERRUPTED, NO_READER = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 CODES = {
     0: "done; also a finished run that is resumed",
     HOLDS_NOT: "does not hold: a ledger was changed (verify), what is proven is contradicted (audit, train --audit), "
-    "or a plan is too weak (check)",
+    "a plan is too weak (check), or a device computes something else (doctor)",
     BAD_INPUT: "bad input: a flag, a file or a value; one line says which, its bound and the remedy",
     REFUSED: "refused: going on would break the guarantee, or what a run left was changed",
     EXHAUSTED: "the budget is exhausted: a plan's, or the cap over a data set",
@@ -84,7 +85,7 @@ def one_line(words: str, most: int = LONGEST, encoding: str = "utf-8") -> str:
     >>> one_line("a name of many letters: " + "n" * 500 + "; take a shorter one.", 60)
     'a name of many letters: nnnnnnnnnnnn ... take a shorter one.'
     """
-    text = " ".join(terminal.legible(terminal.inert(words[:100_000]), encoding).split())
+    text = " ".join(terminal.legible(inert(words[:100_000]), encoding).split())
     if len(text) <= most:
         return text
     end = min(most // 3, 110)

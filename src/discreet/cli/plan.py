@@ -9,13 +9,12 @@ import typer
 from rich.panel import Panel
 from rich.text import Text
 
-from discreet._check import check_int
+from discreet._check import check_int, within
 from discreet._documents import check_writable
-from discreet._limits import within
-from discreet._terminal import Terminal
 from discreet.cli.printing import print_json, table
 from discreet.errors import ConfigError
 from discreet.runs.progress import display
+from discreet.runs.terminal import Terminal
 
 if TYPE_CHECKING:
     from discreet.accounting.guarantee import Guarantee

@@ -35,10 +35,10 @@ def predict(
 
     For example: discreet predict runs/people people.csv --out predictions.csv
     """
-    from discreet import _storage as storage
+    from discreet.ledger import storage
     from discreet.report import csv_table
     from discreet.runs.trained.model import load
-    from discreet.stages.own import stage_classes
+    from discreet.stages.custom import stage_classes
 
     if out is not None:
         if out.suffix.lower() != ".csv":

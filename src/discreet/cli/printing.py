@@ -8,7 +8,8 @@ import typer
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from discreet._terminal import inert, legible
+from discreet._check import inert
+from discreet.runs.terminal import legible
 
 
 def print_json(values: Any) -> None:

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
-from discreet._terminal import Terminal
 from discreet.cli.printing import print_json, table
 from discreet.errors import ConfigError
 from discreet.runs.progress import Display, display
+from discreet.runs.terminal import Terminal
 
 
 def reproduce(

@@ -10,11 +10,11 @@ import typer
 from rich.panel import Panel
 from rich.text import Text
 
-from discreet._terminal import Terminal
 from discreet.cli.printing import print_json
 from discreet.errors import ConfigError
 from discreet.runs.config import EXAMPLES, Config
 from discreet.runs.progress import Watch, display, watching, watching_in_json
+from discreet.runs.terminal import Terminal
 
 if TYPE_CHECKING:
     from discreet.runs.outcome import Outcome

@@ -23,10 +23,10 @@ def schema(
     For example: discreet schema people.csv --label income, and then: discreet train people.csv --label income
     --epsilon 1
     """
-    from discreet import _storage as storage
     from discreet.data.columns import TABLES
     from discreet.data.describe import describe
     from discreet.data.schema import schema_beside
+    from discreet.ledger import storage
 
     if table.suffix.lower() not in TABLES:
         raise ConfigError(f"{table} is no table; give a .csv or .parquet file.")

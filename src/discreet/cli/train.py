@@ -5,12 +5,12 @@ from typing import Annotated, Any
 
 import typer
 
-from discreet._terminal import Terminal
 from discreet.cli import options
 from discreet.cli.demo import free
 from discreet.cli.running import begin
 from discreet.errors import ConfigError
 from discreet.runs import recipes
+from discreet.runs.terminal import Terminal
 
 _AUDIT = "Put so many canaries beside the data and measure epsilon from below, at some accuracy."
 _RUN = {

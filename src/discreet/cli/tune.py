@@ -7,13 +7,13 @@ import typer
 from rich.panel import Panel
 from rich.text import Text
 
-from discreet._terminal import Terminal
 from discreet.cli import options
 from discreet.cli.demo import free
 from discreet.cli.printing import print_json, say
 from discreet.cli.running import values
 from discreet.errors import ConfigError
 from discreet.runs.config import Config, merged
+from discreet.runs.terminal import Terminal
 
 _FLAGS = {**options.DATA, **options.MODEL, **options.BUDGET, **options.COUNTING, **options.OPTIMIZER}
 _Workers = Annotated[int, typer.Option(min=1, help="How many are made at a time, each in a process of its own.")]

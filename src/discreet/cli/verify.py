@@ -9,11 +9,11 @@ import typer
 from rich.text import Text
 
 from discreet._documents import read_bytes
-from discreet._terminal import Terminal
 from discreet.cli.exits import HOLDS_NOT, complain
 from discreet.cli.options import AsJson, OwnStages
 from discreet.cli.printing import print_json
 from discreet.errors import ConfigError, PrivacyError
+from discreet.runs.terminal import Terminal
 
 
 def verify(
@@ -34,7 +34,7 @@ def verify(
     from discreet.ledger.extract import EXTRACT
     from discreet.ledger.forks import forks
     from discreet.ledger.verification import ledger_of
-    from discreet.stages.own import stage_classes
+    from discreet.stages.custom import stage_classes
 
     secret = None if key is None else _read_key(key)
     if len(ledgers) > 1 and anchor is not None:

@@ -12,8 +12,7 @@ from typing import IO, Any
 import numpy as np
 import numpy.typing as npt
 
-from discreet._check import listed, shown
-from discreet._limits import within
+from discreet._check import listed, shown, within
 from discreet.data.files import reading, regular
 from discreet.errors import ConfigError
 

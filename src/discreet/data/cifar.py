@@ -12,7 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 
-from discreet._limits import within
+from discreet._check import within
 from discreet.data.columns import column_names, read_columns
 from discreet.data.dataset import Data, Split, notes
 from discreet.data.download import CIFAR_FILES, Files, cache_folder

@@ -11,8 +11,7 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from discreet._check import shown
-from discreet._limits import limit, within
+from discreet._check import limit, shown, within
 from discreet.data.files import needed, reading, regular
 from discreet.errors import ConfigError
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Subset
 
-from discreet._limits import within
+from discreet._check import within
 from discreet.data.archives import read_arrays
 from discreet.data.dataset import Data, Pair, Split, first_example
 from discreet.errors import ConfigError, PrivacyError

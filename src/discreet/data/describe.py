@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from discreet._check import listed, shown
-from discreet._terminal import inert
+from discreet._check import inert, listed, shown
 from discreet.data.columns import column_names, number_in, read_columns
 from discreet.data.rules import day_in, is_missing, word_in
 from discreet.errors import ConfigError

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, BinaryIO
 
-from discreet._limits import limit, within
+from discreet._check import limit, within
 from discreet.errors import ConfigError
 
 Progress = Callable[[int, int], None]

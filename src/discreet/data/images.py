@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from discreet._limits import within
+from discreet._check import within
 from discreet.data.dataset import Data, Split
 from discreet.data.files import Progress, needed, reading, regular
 from discreet.errors import ConfigError

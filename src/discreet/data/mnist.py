@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from discreet._limits import within
+from discreet._check import within
 from discreet.data.dataset import Data, Pair
 from discreet.data.download import Files
 from discreet.data.files import reading, regular

@@ -69,6 +69,23 @@ class Range:
 
 
 @dataclass(frozen=True)
+class Bins:
+    """Numbers by the bin that they lie in, one column each: below the first edge, from one edge to the next, above."""
+
+    edges: tuple[float, ...]
+
+    @property
+    def width(self) -> int:
+        return len(self.edges) + 1
+
+    def encoded(self, cells: Sequence[Any]) -> Tensor:
+        """A column for each bin; nothing for a missing number. A number that is an edge is in the bin above it."""
+        values = numbers(cells)
+        found = np.searchsorted(np.asarray(self.edges), values, side="right")
+        return _one_of(np.where(np.isnan(values), -1, found).tolist(), self.width)
+
+
+@dataclass(frozen=True)
 class Unscaled:
     """Numbers of which no range is known: the logarithm of their size, with their sign, as -1 to 1.
 

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from discreet._check import listed, shown
-from discreet._limits import within
+from discreet._check import listed, shown, within
 from discreet.data.columns import MISSING, column_names, read_columns
 from discreet.data.dataset import Data, Split
 from discreet.data.groups import Grouping
@@ -36,6 +35,7 @@ def table(
     | column            | rule                     | becomes                                                |
     | ----------------- | ------------------------ | ------------------------------------------------------ |
     | a number          | low = 0, high = 120      | one value from -1 to 1; what is outside is cut         |
+    | a number, in bins | edges = [18, 30, 65]     | one value a bin, 1 for the one it lies in, else 0      |
     | a word            | categories = ["a", "b"]  | one value a category, 1 for the one it is, else 0      |
     | one of many words | hashed = 64              | 64 values, 1 where its hash is, else 0                 |
     | free text         | text = 128               | its words counted in 128 values by their hashes        |

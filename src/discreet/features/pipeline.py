@@ -12,8 +12,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from discreet._check import check_int
-from discreet._limits import within
+from discreet._check import check_int, within
 from discreet.accounting.events import Adjacency, Event
 from discreet.accounting.serialization import build
 from discreet.data.files import Progress

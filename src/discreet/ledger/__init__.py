@@ -13,6 +13,7 @@ middle unnoticed. Kinds of lines:
     evidence  what a run rests on, where that is new and no release follows
     end       that a run has ended, and the hashes of the files it leaves
 
+    storage.py      files that a crash cannot tear, and locks
     chain.py        how lines follow one another, and which could have been cut off by a crash
     state.py        what they add up to
     identity.py     which run it is

@@ -6,11 +6,11 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Any
 
-from discreet import _storage as storage
 from discreet.accounting.event_serialization import event_from_dict
 from discreet.accounting.events import ROW, Event, in_words
 from discreet.accounting.guarantee import Condition
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
+from discreet.ledger import storage
 from discreet.ledger.chain import OLD
 from discreet.ledger.closing import end_line
 from discreet.ledger.conditions import recorded, same_rows, together

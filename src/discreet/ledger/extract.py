@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from discreet import _storage as storage
 from discreet.accounting.event_serialization import event_from_dict, event_to_dict
 from discreet.accounting.events import Event, merge
 from discreet.accounting.guarantee import Condition
 from discreet.errors import ConfigError, PrivacyError
+from discreet.ledger import storage
 from discreet.ledger.chain import chained, checked
 from discreet.ledger.conditions import SEEDED, read_conditions, recorded
 from discreet.ledger.file import Ledger, LedgerFile

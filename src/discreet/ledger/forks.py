@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from pathlib import Path
 
-from discreet import _storage as storage
 from discreet.errors import ConfigError
+from discreet.ledger import storage
 from discreet.ledger.reading import read
 
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from discreet import _storage as storage
-from discreet._limits import limit
+from discreet._check import limit
 from discreet.errors import ConfigError, PrivacyError
+from discreet.ledger import storage
 from discreet.ledger.chain import cut_off
 from discreet.ledger.state import LedgerState
 

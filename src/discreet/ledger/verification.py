@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from discreet import _storage as storage
 from discreet._check import check_int
 from discreet._documents import parse_json, parse_toml
 from discreet.accounting import cost
@@ -15,7 +14,7 @@ from discreet.accounting.events import Event, in_words
 from discreet.accounting.guarantee import Condition, Guarantee, Status, guarantee, weakest
 from discreet.accounting.tuning import Tuning
 from discreet.errors import ConfigError, PrivacyError
-from discreet.ledger import LedgerState, Run, read, same_rows, steps_in_a_pass, together, totals
+from discreet.ledger import LedgerState, Run, read, same_rows, steps_in_a_pass, storage, together, totals
 from discreet.ledger.budget import total_of
 from discreet.ledger.chain import OLD
 from discreet.ledger.extract import EXTRACT, Extract, as_of, compare_extract, read_extract

@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from discreet._check import check_int, listed, shown
-from discreet._limits import within
+from discreet._check import check_int, listed, shown, within
 from discreet.errors import ConfigError, PrivacyError
 from discreet.models.finetuning import fine_tuned
 from discreet.nn import BELU, BoundedTanh, TemperedSigmoid

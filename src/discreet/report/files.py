@@ -8,9 +8,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from discreet import _storage as storage
-from discreet._terminal import inert
+from discreet._check import inert
 from discreet.errors import ConfigError
+from discreet.ledger import storage
 from discreet.report.charts import Chart, Panels, svg
 from discreet.report.figures import charts, names
 from discreet.report.page import render

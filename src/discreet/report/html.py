@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
 
-from discreet._terminal import inert
+from discreet._check import inert
 from discreet.report.charts import Chart, style, svg, swatch
 
 

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from discreet import _storage as storage
 from discreet.errors import ConfigError
+from discreet.ledger import storage
 from discreet.report.charts import COLOURS, Axis, Chart, Panels, Series
 
 FORMATS = ("png", "svg", "pdf")

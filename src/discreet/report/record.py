@@ -7,12 +7,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from discreet import _storage as storage
 from discreet._check import check_int
 from discreet._documents import parse_json, parse_toml
 from discreet.accounting import cost
 from discreet.accounting.guarantee import Guarantee, round_up
 from discreet.errors import ConfigError, PrivacyError
+from discreet.ledger import storage
 from discreet.ledger.verification import Verified, VerifiedRun, compare_files, ledger_of, verify, verify_folder
 from discreet.stages.plan import Plan
 

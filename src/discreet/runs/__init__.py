@@ -16,6 +16,7 @@ outcome.py      what a run leaves behind, and what its folder says afterwards
 folder.py       the folder: its name, its files, its lock
 trained/        a run's model in use: predictions, its card, exports
 progress.py     bars, lines and signals: who is told how anything goes
+terminal.py     what is printed, on any terminal
 """
 
 from importlib import import_module

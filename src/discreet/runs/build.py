@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from discreet._check import check_int, check_positive
-from discreet.data import Data, load
+from discreet.data import NAMES, Data, load
 from discreet.data.columns import TABLES
 from discreet.data.dataset import validated
 from discreet.data.schema import schema_beside
@@ -22,7 +22,7 @@ from discreet.federated import Local, Users
 from discreet.ledger import Ledger
 from discreet.models.networks import build as build_model
 from discreet.release.batching import as_tensors
-from discreet.runs.config import EXAMPLES, Config
+from discreet.runs.config import Config
 from discreet.runs.resolve import own_stages
 from discreet.runs.schema import FederatedSection
 from discreet.stages.plan import Plan
@@ -226,7 +226,7 @@ def settled(config: Config) -> Config:
         return None if path is None else str(Path(path).absolute())
 
     data, run = config.data, config.run
-    named = data.name not in EXAMPLES and os.path.exists(data.name)
+    named = data.name not in NAMES and os.path.exists(data.name)
     name = str(absolute(data.name)) if named else data.name
     schema = data.schema
     if schema is None and Path(name).suffix.lower() in TABLES and schema_beside(name).is_file():

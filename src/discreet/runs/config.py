@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Union, get_args, get_origin
 import msgspec
 from msgspec import Meta, Struct
 
-from discreet._check import shown
+from discreet._check import shown, within
 from discreet._documents import parse_toml, read_toml
-from discreet._limits import within
 from discreet.accounting.serialization import to_toml
 from discreet.errors import ConfigError
 from discreet.runs import schema

@@ -14,10 +14,9 @@ from typing import Any
 import msgspec
 from safetensors import SafetensorError
 
-from discreet import _storage as storage
 from discreet._documents import parse_json, read_bytes
 from discreet.errors import ConfigError, PrivacyError
-from discreet.ledger import Identity, Ledger, new_run, read, withdraw
+from discreet.ledger import Identity, Ledger, new_run, read, storage, withdraw
 from discreet.ledger.extract import EXTRACT
 from discreet.ledger.file import LedgerFile
 from discreet.ledger.verification import IDENTITY, read_identity

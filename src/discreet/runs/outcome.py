@@ -9,12 +9,11 @@ from typing import Any
 
 from safetensors.torch import save_file
 
-from discreet import _storage as storage
 from discreet._documents import parse_json
 from discreet.accounting.guarantee import Guarantee
 from discreet.audit.witness import RunAuditor
 from discreet.errors import ConfigError, PrivacyError
-from discreet.ledger import Ledger, conclude
+from discreet.ledger import Ledger, conclude, storage
 from discreet.ledger.extract import EXTRACT, write_extract
 from discreet.ledger.reading import has_hash
 from discreet.ledger.verification import verify_folder

@@ -11,7 +11,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 
-from discreet._terminal import Patient, Terminal
+from discreet.runs.terminal import Patient, Terminal
 
 _LINES_EVERY = 10.0  # seconds, where there is no terminal
 

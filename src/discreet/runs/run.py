@@ -35,7 +35,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from discreet import _storage as storage
 from discreet._documents import parse_toml
 from discreet.accounting.serialization import to_toml
 from discreet.audit.witness import AuditSpec, RunAuditor, declare
@@ -44,6 +43,7 @@ from discreet.data.download import REMOTE
 from discreet.distributed.ranks import Ranks, find, refuse
 from discreet.errors import ConfigError, PrivacyError
 from discreet.federated.training import train_rounds
+from discreet.ledger import storage
 from discreet.release.batching import length_of
 from discreet.runs import build
 from discreet.runs import folder as run_folder

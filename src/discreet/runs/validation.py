@@ -5,12 +5,11 @@ from pathlib import Path
 
 from torch import nn
 
-from discreet import _storage as storage
-from discreet._check import check_int, check_positive, shown
-from discreet._limits import within
+from discreet._check import check_int, check_positive, shown, within
 from discreet.audit.one_run import check_level
 from discreet.distributed.ranks import refuse
 from discreet.errors import ConfigError
+from discreet.ledger import storage
 from discreet.runs.build import DATA_SETTINGS, augmentation, device, make_ledger, make_optimizer, make_schedule
 from discreet.runs.config import Config
 from discreet.runs.registry import check_name, name_of_data

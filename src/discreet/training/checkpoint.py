@@ -11,10 +11,10 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from discreet import _storage as storage
 from discreet._documents import parse_json
 from discreet.distributed.ranks import is_sharded
 from discreet.errors import ConfigError
+from discreet.ledger import storage
 from discreet.release.session import Session
 
 FORMAT = "discreet-checkpoint/1"

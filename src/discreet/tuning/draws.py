@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from discreet import _storage as storage
 from discreet.accounting.tuning import Tuning, draw_runs
 from discreet.errors import ConfigError, PrivacyError
+from discreet.ledger import storage
 from discreet.runs.folder import write
 from discreet.runs.schema import TuneSection
 from discreet.runs.space import Settings, Space

@@ -20,12 +20,12 @@ from typing import Any
 
 from msgspec import structs, to_builtins
 
-from discreet import _storage as storage
 from discreet.accounting import cost
 from discreet.accounting.events import Event
 from discreet.accounting.guarantee import round_up
 from discreet.distributed.ranks import refuse
 from discreet.errors import ConfigError, PrivacyError
+from discreet.ledger import storage
 from discreet.release.batching import length_of
 from discreet.report import write as write_report
 from discreet.runs import build

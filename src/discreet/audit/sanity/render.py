@@ -8,12 +8,12 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 from rich.text import Text
 
-from discreet import _storage as storage
 from discreet.accounting.guarantee import round_up
 from discreet.accounting.serialization import json_values
 from discreet.audit.sanity.running import Calibrated, Checked
 from discreet.audit.sanity.verdict import Verdict
 from discreet.errors import ConfigError
+from discreet.ledger import storage
 from discreet.report import plots
 from discreet.report.pictures import can_picture, save_picture
 

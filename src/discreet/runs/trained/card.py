@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from discreet._terminal import inert
+from discreet._check import inert
 from discreet.ledger.verification import VerifiedRun
 from discreet.runs.config import Config
 from discreet.runs.trained.manifest import Manifest

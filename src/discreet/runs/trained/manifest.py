@@ -16,7 +16,6 @@ import msgspec
 from torch import nn
 
 from discreet import __version__
-from discreet import _storage as storage
 from discreet._check import shown
 from discreet._documents import parse_json
 from discreet.data import Data
@@ -24,6 +23,7 @@ from discreet.data.inputs import described
 from discreet.data.schema import rules_of
 from discreet.errors import ConfigError
 from discreet.features.pipeline import Pipeline
+from discreet.ledger import storage
 from discreet.models.networks import build
 from discreet.runs.config import Config
 from discreet.runs.schema import FeaturesSection

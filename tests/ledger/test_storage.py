@@ -1,4 +1,4 @@
-"""What discreet._storage promises, a sentence of docs/reliability.md each."""
+"""What discreet.ledger.storage promises, a sentence of docs/reliability.md each."""
 
 import errno
 import hashlib
@@ -7,8 +7,8 @@ import signal
 
 import pytest
 
-from discreet import _storage as storage
-from discreet._storage import Changed, InUse, Lock, NoLocks, NotRegular, local_locks
+from discreet.ledger import storage
+from discreet.ledger.storage import Changed, InUse, Lock, NoLocks, NotRegular, local_locks
 
 
 @pytest.fixture

@@ -8,7 +8,6 @@ import codecs
 import errno
 import io
 import os
-import re
 import sys
 import unicodedata
 from collections.abc import Iterable
@@ -19,24 +18,14 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 from rich.text import Text
 
-_STEERING = re.compile(  # controls but tab and newline, marks that turn the direction of reading, halves of characters
-    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff\ud800-\udfff]"
-)
+from discreet._check import inert
+
 _WORDS = {
     "ε": "epsilon", "δ": "delta", "μ": "mu", "σ": "sigma", "α": "alpha", "β": "beta", "λ": "lambda", "–": "-",
     "—": "-", "−": "-", "×": "x", "·": "*", "•": "*", "≤": "<=", "≥": ">=", "≈": "~", "→": "->", "√": "sqrt",
     "∞": "inf", "‘": "'", "’": "'", "“": '"', "”": '"', "…": "...", "±": "+-", "°": " degrees",
 }  # fmt: skip
 _LINES = dict.fromkeys("─━═╌┄╴╶╸╺", "-") | dict.fromkeys("│┃║╎┆", "|") | dict.fromkeys("█▉▊▋▌▍▎▏▇▆▅▄▃▂▁▓▒░", "#")
-
-
-def inert(text: str) -> str:
-    """The text with characters that steer a terminal written out, as \\x1b.
-
-    >>> print(inert("a\\x1b[31mb"))
-    a\\x1b[31mb
-    """
-    return _STEERING.sub(lambda found: ascii(found.group())[1:-1], text)
 
 
 def legible(text: str, encoding: str) -> str:

@@ -23,7 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from discreet._limits import VARIABLE, limit
+from discreet._check import VARIABLE, limit
 
 SCRATCH = re.compile(r"\..+\.[0-9a-f]{8}")  # names of files that are being written
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)

@@ -9,7 +9,8 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from discreet._terminal import Terminal, inert, legible
+from discreet._check import inert
+from discreet.runs.terminal import Terminal, legible
 
 STEERING = "\x1b[31m \x07 \x9b \r \u202e \u2066 \u2028 \udcff \x00"
 
