@@ -29,7 +29,7 @@ def budget(
     """
     from discreet.ledger.budget import read_budget
     from discreet.runs.registry import REGISTRY
-    from discreet.stages.own import stage_classes
+    from discreet.stages.custom import stage_classes
 
     registry, own = runs / REGISTRY, stage_classes(stages or [])
     ledgers = sorted(registry.glob("*.jsonl")) if dataset is None else [_ledger(dataset, registry)]

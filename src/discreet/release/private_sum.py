@@ -19,13 +19,22 @@ from discreet.gradients import UnitGradients
 from discreet.gradients.forms import parts
 from discreet.gradients.results import Chunks
 from discreet.ledger import SEEDED, Ledger, RunLedger
-from discreet.release.batching import Draw
-from discreet.release.draws import checked_draw
+from discreet.release.batching import Draw, checked_draw
 from discreet.release.plan_checks import check_budget, check_contract, check_exact_noise, check_shares
 from discreet.release.preflight.exactness import check_bound, check_rows
 from discreet.release.saved_state import check_counts, check_stages
-from discreet.release.sums import Drawing, FloatSums, ShardedSums, Sums, WholeSums, float_sums
-from discreet.release.weights import each_once, joined, total, without_nan
+from discreet.release.sums import (
+    Drawing,
+    FloatSums,
+    ShardedSums,
+    Sums,
+    WholeSums,
+    each_once,
+    float_sums,
+    joined,
+    total,
+    without_nan,
+)
 from discreet.stages.attendance import Attendance
 from discreet.stages.conditions import guarantee_of
 from discreet.stages.denoise import Added
@@ -118,14 +127,9 @@ class PrivateSum:
         if self.plan.charges_each_step:
             return left
         allowed = self.plan.charges(self.plan.steps) - self._ledger.participations
-        while left and self.plan.charges(left, after=self._since_origin) > allowed:
+        while left and self.plan.charges(left, after=self.released - self.origin_step) > allowed:
             left -= 1
         return left
-
-    @property
-    def _since_origin(self) -> int:
-        """How many steps this process has released since it took over."""
-        return self.released - self.origin_step
 
     def draw(self, length: int, step: int, available: Sequence[int] | None = None) -> Draw:
         """Who takes part in a step, of `length` units (of those that are `available`, if the sampler asks): secret."""
@@ -279,9 +283,8 @@ class PrivateSum:
             self._spend_together(step - self.origin_step, rests_on, notes)
         mechanism, part = self.plan.mechanism, 1.0 if ranks.alone or self._shards is not None else ranks.noise_part
         contract, over = mechanism.contract(self.layout, self.state), 1 / self._count
-        key: list[Any] = [factor]  # what scales are computed from: anew when it has changed
-        for block in contract.blocks:
-            key += block.members, block.norm, block.size, block.share
+        # what scales are computed from: anew when it has changed
+        key = [factor, *(part for b in contract.blocks for part in (b.members, b.norm, b.size, b.share))]
         if key != self._scaled_for:
             self._scaled_for, self._scales = key, self._scales_of(contract, factor)
         scales = self._scales
@@ -341,7 +344,7 @@ class PrivateSum:
         spent, remaining = self._ledger.events, self.remaining
         rest = self.plan.events(self.layout, after=self.released)
         if not self.plan.noise_schedule:
-            rest = [replace(rest[0], steps=self.plan.charges(remaining, after=self._since_origin))]
+            rest = [replace(rest[0], steps=self.plan.charges(remaining, after=self.released - self.origin_step))]
         same = self._ledger.same_rows(self.ranks.size)
         proven = guarantee_of(self.plan, self.layout, [*spent, *rest, *self._ledger.queries], taking_part=weakest(same))
         rests_on = [*proven.conditions, *self._ledger.conditions, *conditions]
