@@ -70,6 +70,8 @@ class PrivateSum:
         self._columns = self.layout.columns
         self.bound: Any = plan.mechanism.bound
         self.state = self.bound.start(self.layout)
+        changed = plan.mechanism.hardening == "exact" or plan.mechanism.microbatch > 1
+        self._contract_now = plan.mechanism.contract if changed else self.bound.contract  # what one unit may change
         self._memory = plan.mechanism.start_noise()
         self._denoised = None if plan.mechanism.denoise is None else plan.mechanism.denoise.start(self.layout)
         self.root = self._own = KeyTree(seed)  # of what all ranks draw alike, and of this one's noise
@@ -265,7 +267,7 @@ class PrivateSum:
         else:
             self._spend_together(step - self.origin_step, rests_on, notes)
         mechanism, part = self.plan.mechanism, 1.0 if ranks.alone or self._shards is not None else ranks.noise_part
-        contract, over = mechanism.contract(self.layout, self.state), 1 / self._count
+        contract, over = self._contract_now(self.layout, self.state), 1 / self._count
         key: list[Any] = [factor]  # what scales are computed from: anew when it has changed
         for block in contract.blocks:
             key += block.members, block.norm, block.size, block.share
