@@ -8,10 +8,11 @@ does a graph have a triangle? python examples/graphs.py takes some seconds.
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.data import default_collate
 
 import discreet
 
-Graph = tuple[Tensor, Tensor, int]  # features [nodes, 2], edges [2, edges] from node to node, and a class
+Graph = tuple[tuple[Tensor, Tensor], int]  # features [nodes, 2] and edges [2, edges] from node to node; a class
 
 
 def graphs(count: int) -> list[Graph]:
@@ -24,17 +25,8 @@ def graphs(count: int) -> list[Graph]:
         edges = torch.cat([ring, chord], 1)
         edges = torch.cat([edges, edges.flip(0)], 1)
         degree = torch.zeros(size).index_add(0, edges[0], torch.ones(edges.shape[1]))
-        made.append((torch.stack([torch.ones(size), degree / 3], 1), edges, i % 2))
+        made.append(((torch.stack([torch.ones(size), degree / 3], 1), edges), i % 2))
     return made
-
-
-def collate(some: list[Graph]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """One graph of them all, as torch_geometric.data.Batch is: features, edges moved on, `batch`, and classes."""
-    sizes = torch.tensor([len(features) for features, _, _ in some])
-    starts = sizes.cumsum(0) - sizes
-    edges = torch.cat([edges + start for (_, edges, _), start in zip(some, starts, strict=True)], 1)
-    batch = torch.arange(len(some)).repeat_interleave(sizes)
-    return torch.cat([features for features, _, _ in some]), edges, batch, torch.tensor([y for *_, y in some])
 
 
 class Network(nn.Module):
@@ -61,18 +53,20 @@ def train(steps: int = 150, examples: int = 1200, batch_size: int = 120) -> tupl
     plan = discreet.methods.dp_sgd(examples=examples, batch_size=batch_size, steps=steps, epsilon=8, delta=1e-5)
     private = discreet.attach(model, plan)
 
-    def losses(some: tuple[Tensor, Tensor, Tensor, Tensor]) -> Tensor:
-        features, edges, batch, classes = some
-        return F.cross_entropy(model(features, edges, batch, len(classes)), classes, reduction="none")
+    together = discreet.collate.columns(discreet.collate.graphs, default_collate)
 
-    for some in private.batches(graphs(examples), collate_fn=collate):
-        private.backward(losses, some)
+    def losses(batch: tuple[discreet.collate.Graphs, Tensor]) -> Tensor:
+        some, classes = batch
+        return F.cross_entropy(model(*some), classes, reduction="none")
+
+    for batch in private.batches(graphs(examples), collate_fn=together):
+        private.backward(losses, batch)
         optimizer.step()
     proven = private.guarantee()
     private.detach()
-    features, edges, batch, classes = collate(graphs(300))
+    some, classes = together(graphs(300))
     with torch.no_grad():
-        found = model(features, edges, batch, len(classes)).argmax(1)
+        found = model(*some).argmax(1)
     return float((found == classes).float().mean()), proven
 
 

@@ -32,6 +32,7 @@ from discreet.integrations import sklearn as sklearn
 from discreet.integrations import transformers as transformers
 from discreet.ledger import Ledger as Ledger
 from discreet.ledger.verification import verify as verify
+from discreet.release import collate as collate
 from discreet.release.attachment import attach as attach
 from discreet.release.preflight.check import preflight as preflight
 from discreet.release.private import Private as Private

@@ -1,7 +1,10 @@
 """Autograd's gradient of each loss, and how far norms and sums are from it."""
 
 import torch
+from zoo.neighbours import Scripted
 
+import discreet
+from by_hand.case import UNITS
 from discreet.release.draws import Chunk
 
 
@@ -37,3 +40,17 @@ def ragged(batch, units):
     chunk = Chunk(0, units, first=True, last=True)
     chunk.note(batch, digest=False)
     return chunk.ragged()
+
+
+def released(model, rows, collate, loss, there, bound, *, preflight, bare=False):
+    """The sum of one step in which some examples take part; `bare`: by losses that are tensors."""
+    sampling = Scripted(examples=UNITS, batch_size=UNITS, script=(tuple(there),))
+    mechanism = discreet.Mechanism(discreet.Clip(bound), discreet.Gaussian(1e-6))
+    plan = discreet.Plan(sampling=sampling, mechanism=mechanism, steps=1, delta=1e-5)
+    private = discreet.attach(model, plan, seed=1, preflight=preflight)
+    for batch in private.batches(rows, collate_fn=collate):
+        if bare:
+            private.backward(loss(model, batch))
+        else:
+            private.backward(lambda given: loss(model, given), batch)
+    return torch.cat([real(p.grad).flatten() for p in model.parameters() if p.requires_grad]) * UNITS

@@ -6,11 +6,9 @@ from functools import partial
 import pytest
 import torch
 from soak import some
-from zoo.neighbours import Scripted
 
-import discreet
 from by_hand import CASES, MIXING
-from by_hand.brute_force import difference, gradient, ragged, real
+from by_hand.brute_force import difference, gradient, ragged, released
 from by_hand.case import UNITS
 from by_hand.flat import NESTED
 from discreet import PrivacyError
@@ -57,17 +55,6 @@ def test_one_example_moves_what_is_released_by_no_more_than_the_bound(case, boun
             moved.append(released(model, rows, collate, loss, there, bound, preflight=case.name in NESTED))
     far = float((moved[0] - moved[1]).norm()) / bound
     assert 0.05 < far <= 1 + 1e-4
-
-
-def released(model, rows, collate, loss, there, bound, *, preflight):
-    """The sum of one step in which some examples take part."""
-    sampling = Scripted(examples=UNITS, batch_size=UNITS, script=(tuple(there),))
-    mechanism = discreet.Mechanism(discreet.Clip(bound), discreet.Gaussian(1e-6))
-    plan = discreet.Plan(sampling=sampling, mechanism=mechanism, steps=1, delta=1e-5)
-    private = discreet.attach(model, plan, seed=1, preflight=preflight)
-    for batch in private.batches(rows, collate_fn=collate):
-        private.backward(lambda given: loss(model, given), batch)
-    return torch.cat([real(p.grad).flatten() for p in model.parameters() if p.requires_grad]) * UNITS
 
 
 def test_nested_rows_are_refused_by_name_where_no_loss_can_be_called():

@@ -180,6 +180,14 @@ def test_a_batch_norm_with_only_its_own_parameters_free_is_refused():
         Engine(model).gradients(square_loss(model(R(B, 3))), B)
 
 
+def test_the_batch_norm_that_exported_programs_have_is_refused():
+    model = nn.BatchNorm1d(4)
+    x, state = R(B, 4), (torch.zeros(4), torch.ones(4))
+    made = torch.ops.aten._batch_norm_with_update(x, model.weight, model.bias, *state, 0.1, 1e-5)[0]
+    with pytest.raises(PrivacyError, match="batch normalisation"):
+        Engine(model).gradients(square_loss(made), B)
+
+
 def known(model):
     """An engine that has seen the model's structure before."""
     engine = Engine(model)

@@ -1,5 +1,9 @@
 """What torch is asked for by name is there, or the error says which torch is not."""
 
+import re
+import tomllib
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -7,7 +11,7 @@ from discreet import PrivacyError
 from discreet.gradients import Engine, ops, torch_internals
 from discreet.gradients.graph import FreePasses
 from discreet.gradients.rules import registry
-from discreet.gradients.torch_internals import check_fields
+from discreet.gradients.torch_internals import check_fields, check_one_field
 
 
 def test_a_field_that_torch_does_not_have_is_an_error_that_names_its_version(monkeypatch):
@@ -44,10 +48,41 @@ def test_every_rule_for_an_op_of_torchs_own_finds_what_it_reads():
         check_fields(op, rule.saves)
 
 
-def test_what_every_op_is_asked_for_is_checked(monkeypatch):
-    monkeypatch.setattr(torch_internals, "_OF_EVERY_OP", ("_sequence_nr", "_age"))
-    with pytest.raises(PrivacyError, match="_age"):
+@pytest.mark.parametrize(
+    ("names", "changed", "missing"),
+    [
+        ("_OF_EVERY_OP", ("_sequence_nr", "_age"), "_age"),
+        ("_OF_EVERY_OUTPUT", ("shape", "is_ragged"), "is_ragged"),
+        ("_INPUTS", {"AddmmBackward0": ("left",)}, "_saved_left"),
+        ("_INPUTS", {"FutureBackward0": ("self",)}, "FutureBackward0"),
+        ("LEAF", "torch::autograd::Leaf", "torch::autograd::Leaf"),
+    ],
+)
+def test_what_is_asked_of_every_op_output_and_leaf_is_checked(monkeypatch, names, changed, missing):
+    monkeypatch.setattr(torch_internals, names, changed)
+    with pytest.raises(PrivacyError, match=missing):
         torch_internals._check_torch()
+
+
+def test_of_fields_that_only_some_variants_have_one_is_there():
+    check_one_field("Sum", ("dim", "dims"))  # SumBackward1 has it
+    check_one_field("FutureBackward0", ("dim",))
+    with pytest.raises(PrivacyError, match="no '_saved_axis or _saved_axes' in the op 'Sum'"):
+        check_one_field("Sum", ("axis", "axes"))
+
+
+def test_every_field_that_is_named_in_the_engine_is_checked_when_it_is_imported():
+    source = Path(torch_internals.__file__).parent
+    named = {name for path in source.rglob("*.py") for name in re.findall(r"\b_saved_([a-z]\w*)", path.read_text())}
+    named -= {"result", "mat1"}  # what names begin with; an example
+    assert {"training", "scale_grad_by_freq", "mode"} <= named
+    assert named <= {field for _, field in torch_internals.CHECKED}
+
+
+def test_torch_is_one_of_those_that_the_package_asks_for_and_that_errors_name():
+    project = Path(__file__).parents[2] / "pyproject.toml"
+    asked = tomllib.loads(project.read_text())["project"]["dependencies"]
+    assert f"torch{torch_internals.TESTED}" in asked
 
 
 @pytest.mark.parametrize("before", [False, True])

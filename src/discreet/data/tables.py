@@ -32,6 +32,7 @@ def table(
     | column            | rule                     | becomes                                                |
     | ----------------- | ------------------------ | ------------------------------------------------------ |
     | a number          | low = 0, high = 120      | one value from -1 to 1; what is outside is cut         |
+    | a number, in bins | edges = [18, 30, 65]     | one value a bin, 1 for the one it lies in, else 0      |
     | a word            | categories = ["a", "b"]  | one value a category, 1 for the one it is, else 0      |
     | one of many words | hashed = 64              | 64 values, 1 where its hash is, else 0                 |
     | free text         | text = 128               | its words counted in 128 values by their hashes        |

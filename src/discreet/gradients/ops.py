@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import torch
 
 from discreet.gradients.owners import NOBODY, Owners, Place, Shape, whole
-from discreet.gradients.torch_internals import Node, base_name, check_fields
+from discreet.gradients.torch_internals import Node, base_name, check_fields, check_one_field
 
 
 class Step(NamedTuple):
@@ -80,6 +80,7 @@ def keeps(
     def declare(keeper: Keeper) -> Keeper:
         for op in ops:
             check_fields(op, reads + by_data)
+            check_one_field(op, may_read)
         _OPS.update(dict.fromkeys(ops, Op(keeper, reads, may_read, by_data, siblings)))
         return keeper
 

@@ -6,8 +6,11 @@ from discreet.errors import PrivacyError
 from discreet.gradients.graph import Graph, is_leaf
 from discreet.gradients.torch_internals import Node, check_fields
 
-check_fields("Embedding", ("scale_grad_by_freq",))  # read by name below
-check_fields("NativeBatchNorm", ("training", "input"))
+for _op in ("Embedding", "EmbeddingBag"):  # fields that are read by name below
+    check_fields(_op, ("scale_grad_by_freq",))
+for _op in ("NativeBatchNorm", "NativeBatchNormLegit", "CudnnBatchNorm", "MiopenBatchNorm"):
+    check_fields(_op, ("training", "input"))
+check_fields("BatchNormWithUpdate", ("input",))
 
 
 class Inseparable(PrivacyError):
@@ -48,7 +51,8 @@ def _refuse(graph: Graph, i: int, node: Node, units: int) -> None:
             "an embedding with scale_grad_by_freq=True divides by counts over the whole batch, which mixes "
             "examples; set it to False."
         )
-    if "BatchNorm" not in name or not getattr(node, "_saved_training", False) or units == 1:
+    training = name == "BatchNormWithUpdateBackward0" or getattr(node, "_saved_training", False)
+    if "BatchNorm" not in name or not training or units == 1:
         return
     if node._saved_input.shape[0] != 1:  # InstanceNorm uses it too, on one image of all channels
         names = [graph.leaves[e[0]] for e in graph.inputs[i] if e is not None and e[0] in graph.leaves]

@@ -1,8 +1,8 @@
 """What is read of torch's autograd that torch keeps to itself, in one place, and checked.
 
 Torch saves values for the backward pass under names of its own (`_saved_mat1`), which may change with any version.
-Every field that a rule or an op's description names is looked up when it is declared: one that is missing raises an
-error that names torch's version, instead of a wrong sum later.
+Every field that a rule, an op's description or a refusal names is looked up when it is declared: one that is missing
+raises an error that names torch's version, instead of a wrong sum later.
 """
 
 import re
@@ -24,12 +24,15 @@ Node = Any  # torch.autograd.graph.Node, whose saved values torch does not type
 LEAF = "torch::autograd::AccumulateGrad"  # the name of the op that gathers a leaf's gradient
 _BUILT_IN = re.compile(r"^(\w+?)Backward\d+$")
 _OF_EVERY_OP = ("_sequence_nr", "_input_metadata", "name", "next_functions", "register_prehook")
+_OF_EVERY_OUTPUT = ("shape", "dtype", "is_nested_tensor")
+_INPUTS = {  # what ops keep of their inputs, by which it is told whether they are recomputed
+    "AddmmBackward0": ("mat1",), "MmBackward0": ("self",), "MulBackward0": ("self", "other"), "BmmBackward0": ("self",),
+    "ConvolutionBackward0": ("input",), "NativeLayerNormBackward0": ("input",), "EmbeddingBackward0": ("indices",),
+}  # fmt: skip
+TESTED = ">=2.13,<2.14"  # versions of torch with which all tests were run, as pyproject.toml has them
+CHECKED: set[tuple[str, str]] = set()  # fields that were looked up, each with its op
 
 sequence_number = methodcaller("_sequence_nr")  # an op's age: younger ops have larger numbers
-
-
-_set_one_order: Callable[..., None] = torch._C._set_deterministic_algorithms
-next_sequence_number: Callable[[], int] = _autograd._get_sequence_nr  # what the next op of this thread will get
 
 
 @cache
@@ -55,26 +58,53 @@ def check_fields(op: str, fields: Iterable[str]) -> None:
     """Raise unless torch saves these fields in all variants of an op; an op that torch does not have is never met."""
     for kind in _variants().get(op, ()):
         for field in fields:
-            if not hasattr(kind, f"_saved_{field}"):
-                raise unknown_field(kind.__name__, f"_saved_{field}")
+            _look_up(kind, f"_saved_{field}")
+            CHECKED.add((op, field))
+
+
+def check_one_field(op: str, fields: Sequence[str]) -> None:
+    """Raise unless torch saves one of these fields in some variant of an op that torch has."""
+    kinds = _variants().get(op, ())
+    found = {field for field in fields for kind in kinds if hasattr(kind, f"_saved_{field}")}
+    if kinds and fields and not found:
+        raise unknown_field(op, " or ".join(f"_saved_{field}" for field in fields))
+    CHECKED.update((op, field) for field in found)
 
 
 def unknown_field(op: str, field: str) -> PrivacyError:
     """The error for a field that an op does not have."""
     return PrivacyError(
         f"torch {torch.__version__} has no {field!r} in the op {op!r}, which discreet reads to take gradients apart; "
-        "use a version of torch that it was tested with (2.13)."
+        f"use a version of torch that it was tested with ({TESTED})."
     )
 
 
+def _look_up(kind: Any, name: str) -> Any:
+    if not hasattr(kind, name):
+        raise unknown_field(getattr(kind, "__name__", str(kind)), name)
+    return getattr(kind, name)
+
+
 def _check_torch() -> None:
-    kind = _variants()["AddmmBackward0"][0]
-    for field in _OF_EVERY_OP:
-        if not hasattr(kind, field):
-            raise unknown_field(kind.__name__, field)
+    """What is read of every op, of its outputs and of leaves is there."""
+    for op, fields in _INPUTS.items():
+        for field in _OF_EVERY_OP:
+            _look_up(_look_up(_ops, op), field)
+        check_fields(op, fields)
+    with torch.enable_grad():
+        parameter = torch.zeros((), requires_grad=True)
+        product: Node = (parameter * 2).grad_fn
+    for field in _OF_EVERY_OUTPUT:
+        _look_up(product._input_metadata[0], field)
+    leaf = product.next_functions[0][0]
+    if leaf.name() != LEAF:
+        raise unknown_field(leaf.name(), LEAF)
+    _look_up(leaf, "variable")
 
 
 _check_torch()
+_set_one_order: Callable[..., None] = _look_up(torch._C, "_set_deterministic_algorithms")
+next_sequence_number: Callable[[], int] = _look_up(_autograd, "_get_sequence_nr")  # what this thread's next op will get
 
 
 @cache
@@ -115,7 +145,7 @@ def recomputes(nodes: Iterable[Node]) -> bool:
     def read_twice() -> None:
         nonlocal differs
         for node in nodes:
-            for name in ("mat1", "self", "input", "other", "indices"):
+            for name in dict.fromkeys(field for fields in _INPUTS.values() for field in fields):
                 first = getattr(node, f"_saved_{name}", None)
                 if isinstance(first, Tensor):
                     differs |= first.data_ptr() != getattr(node, f"_saved_{name}").data_ptr()

@@ -7,6 +7,7 @@ loop.py           a loop over the plan's batches: which one is open
 epochs.py         a run's epochs, and batches for a loader of one's own
 draws.py          from the plan's draws to the chunks that are handed out
 batching.py       from drawn indices to batches
+collate.py        batches of units that have several rows each
 loss_function.py  a loss that the library can call
 private_sum.py    a plan's mechanism at work: the bounded, counted, noised sum; central and federated alike
 sums.py           the bounded sums of a batch, in floats (whole, or a shard of them) or in whole numbers

@@ -6,7 +6,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
+from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
 from discreet.errors import ConfigError, PrivacyError
@@ -20,10 +22,62 @@ class PaddedCollate:
 
     def __init__(self, collate: Collate, example: Any) -> None:
         self._collate = collate
-        self._padding = constant_like(collate([example]))
+        self._padding = padding_row(collate, example)
 
     def __call__(self, examples: list[Any]) -> Any:
         return self._collate(examples) if examples else self._padding
+
+
+def padding_row(collate: Collate, example: Any) -> Any:
+    """A batch of constants in the form of a batch of one example, of which only the form is looked at.
+
+    It is made of an example of constants, so that what the collate function counts (rows, units, offsets) is right; or,
+    where none can be made or it has another form, it is the example's own batch with every value a constant.
+    """
+    made = collate([example])
+    try:
+        blank = collate([constant_like(example)])
+    except Exception:  # whatever a function says of an example that is none
+        return constant_like(made)
+    return blank if _form(blank) == _form(made) else constant_like(made)
+
+
+def _form(batch: Any) -> list[Any]:
+    """What a batch is made of, but for values."""
+    return [(p.shape, p.dtype) if isinstance(p, Tensor) else type(p) for p in parts_of(batch)]
+
+
+def parts_of(batch: Any) -> list[Any]:
+    """What a batch is made of, inside mappings and objects that torch's pytrees do not enter, too."""
+    if type(batch) is tuple:
+        for part in batch:
+            if not isinstance(part, Tensor) or part.is_nested:
+                break
+        else:
+            return list(batch)
+    parts: list[Any] = []
+    for leaf in tree_flatten(batch)[0]:
+        if isinstance(leaf, Tensor):
+            parts += tensors_in(leaf)
+        elif isinstance(leaf, Mapping):
+            parts += [part for value in leaf.values() for part in parts_of(value)]
+        elif isinstance(leaf, tuple):  # a packed sequence
+            parts += [part for value in leaf for part in parts_of(value)]
+        elif isinstance(inside := getattr(leaf, "__dict__", None), dict) and not isinstance(leaf, nn.Module):
+            parts += [part for value in inside.values() for part in parts_of(value)]
+        else:
+            parts.append(leaf)
+    return parts
+
+
+def tensors_in(tensor: Tensor) -> list[Tensor]:
+    """A tensor; or what a nested one is made of."""
+    if not tensor.is_nested:
+        return [tensor]
+    if tensor.layout == torch.jagged:
+        jagged: Any = tensor  # whose own methods torch does not type
+        return [jagged.values(), jagged.offsets()]
+    return list(tensor.unbind())
 
 
 def length_of(data: Any) -> int:
@@ -156,6 +210,8 @@ class _Once:
 
 def constant_like(batch: Any) -> Any:
     """The same structure with every value a constant: never a row of data."""
+    if isinstance(batch, PackedSequence):
+        return batch._replace(data=torch.zeros_like(batch.data))  # the rest is its form
     if isinstance(batch, Tensor):
         return torch.zeros_like(batch)
     if isinstance(batch, np.ndarray):

@@ -1,20 +1,20 @@
 """From the plan's draws to the chunks that are handed out, one logical batch after the other."""
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten
+from torch import Tensor
 
 from discreet.distributed.ranks import Shares
 from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients.forms import squared_norms
-from discreet.release.batching import Collate, Draw, tensors_of
+from discreet.release.batching import Collate, Draw, parts_of, tensors_of
+from discreet.release.collate import side_by_side
 from discreet.release.preflight.model_state import contents, digests
 
 
@@ -54,9 +54,15 @@ class Chunk:
         self.batch, self.leaves = batch, tuple(leaves)
 
     def ragged(self) -> bool:
-        """Whether rows may lie side by side in what was handed out: some tensor has not as many for each unit."""
+        """Whether rows may lie side by side in what was handed out: it is known, or not as many are there for each."""
+        if self.side_by_side():
+            return True
         tensors = [leaf for leaf, *_ in self.leaves or () if isinstance(leaf, Tensor)]
         return any(tensor.dim() and len(tensor) % max(1, self.units) for tensor in tensors)
+
+    def side_by_side(self) -> bool:
+        """Whether it is known that rows lie side by side in what was handed out."""
+        return side_by_side(self.batch, self.units)
 
     def holds(self, batch: Any) -> bool:
         """Whether a batch is what was handed out, not written to since, or one of the same values."""
@@ -140,25 +146,6 @@ def same_values(one: Any, two: Any) -> bool:
     """Whether two batches have the same parts, of the same values."""
     parts, others = parts_of(one), parts_of(two)
     return len(parts) == len(others) and all(_equal_leaf(a, b) for a, b in zip(parts, others, strict=True))
-
-
-def parts_of(batch: Any) -> list[Any]:
-    """What a batch is made of, inside mappings and objects that torch's pytrees do not enter, too."""
-    if type(batch) is tuple:
-        for part in batch:
-            if not isinstance(part, Tensor):
-                break
-        else:
-            return list(batch)
-    parts: list[Any] = []
-    for leaf in tree_flatten(batch)[0]:
-        if isinstance(leaf, Mapping):
-            parts += [part for value in leaf.values() for part in parts_of(value)]
-        elif isinstance(inside := getattr(leaf, "__dict__", None), dict) and not isinstance(leaf, (Tensor, nn.Module)):
-            parts += [part for value in inside.values() for part in parts_of(value)]
-        else:
-            parts.append(leaf)
-    return parts
 
 
 def _same_leaf(given: Any, handed: Any, version: int, digest: Any) -> bool:

@@ -147,9 +147,9 @@ class Private(Looped):
         Returns:
             True when the logical batch is complete and released.
         """
-        self._guard.check()
         chunk = self._loop.open[0] if self._loop.open else self._loop.current()
         if isinstance(losses, Tensor) or not callable(losses):
+            self._guard.check()
             if batch is not None:
                 raise ConfigError("the losses came as a tensor; leave the batch out, or give a function and the batch.")
             if "tensors" not in self._preflight.evidence.sources:
@@ -185,6 +185,10 @@ class Private(Looped):
         """Check that losses and model are as a step needs them, and add the chunk's examples."""
         sound = None if losses is None else check_losses(losses, max(1, chunk.units))
         versions = self._guard.check_model()
+        if losses is not None and self._loss is not None and chunk.first:
+            written = self._preflight.start.passed()
+            if written:
+                self._preflight.written(written, self._loss, chunk, self._clear_gate)
         if chunk.first:
             self._versions = versions
             self._aggregate.clear()
@@ -221,7 +225,7 @@ class Private(Looped):
             self._microbatches.add_sound(gradients, sound, chunk.microbatches)
         if self._preflight.first_batch:
             del gradients, plain  # a replay needs room
-            self._preflight.replay(chunk.units)
+            self._preflight.replay(0 if chunk.side_by_side() else chunk.units)  # whose rows are not told by sizes
 
     # --- loops -------------------------------------------------------------------------------------------------------
 
@@ -233,7 +237,6 @@ class Private(Looped):
             loss_fn: what computed them.
             batch: of this batch.
         """
-        self._guard.check()
         chunk = self._loop.current()
         self._test(loss_fn, batch, chunk)
         try:
@@ -243,6 +246,7 @@ class Private(Looped):
 
     def _test(self, loss_fn: LossFn, batch: Any, chunk: Chunk) -> None:
         """Test isolation if this step is probed; from here on the loss can be had row by row."""
+        self._guard.check()
         try:
             self._preflight.test(loss_fn, batch, chunk, self._loop.rows, self._clear_gate)
         except PrivacyError:
@@ -320,7 +324,7 @@ class Private(Looped):
             self._add_singly(chunk, forward=losses is not None)
         elif self._gate is not None:  # the bound works inside the network: what comes out is bounded already
             bounded = self._gate.sums(losses, chunk.units)
-            self._preflight.replay(chunk.units)
+            self._preflight.replay(0 if chunk.side_by_side() else chunk.units)  # whose rows are not told by sizes
             self._aggregate.add_bounded(bounded)
         else:
             if chunk.doubled:

@@ -17,6 +17,7 @@ from discreet.distributed.ranks import ALONE, Ranks
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.gradients import UnitGradients
 from discreet.gradients.forms import parts
+from discreet.gradients.results import Chunks
 from discreet.ledger import SEEDED, Ledger, RunLedger
 from discreet.release.batching import Draw, checked_draw
 from discreet.release.plan_checks import check_budget, check_contract, check_exact_noise, check_shares
@@ -39,7 +40,7 @@ from discreet.stages.conditions import guarantee_of
 from discreet.stages.denoise import Added
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
-from discreet.stages.sensitivity import Contract, Layout, asked
+from discreet.stages.sensitivity import Layout, asked
 
 
 class PrivateSum:
@@ -89,6 +90,7 @@ class PrivateSum:
         self.origin_step = 0 if plan.continues else self._ledger.released
         attend = getattr(plan.sampling, "attend", None)
         self._attendance: Attendance | None = None if attend is None else attend(self._ledger.released)
+        self._elsewhere = not any(p.is_cpu for p in parameters.values())
         self._checked = not probe  # whether contributions were held against the contract, one by one
         try:
             contract = self.bound.contract(self.layout, self.state)
@@ -127,14 +129,9 @@ class PrivateSum:
         if self.plan.charges_each_step:
             return left
         allowed = self.plan.charges(self.plan.steps) - self._ledger.participations
-        while left and self.plan.charges(left, after=self._since_origin) > allowed:
+        while left and self.plan.charges(left, after=self.released - self.origin_step) > allowed:
             left -= 1
         return left
-
-    @property
-    def _since_origin(self) -> int:
-        """How many steps this process has released since it took over."""
-        return self.released - self.origin_step
 
     def draw(self, length: int, step: int, available: Sequence[int] | None = None) -> Draw:
         """Who takes part in a step, of `length` units (of those that are `available`, if the sampler asks): secret."""
@@ -162,27 +159,47 @@ class PrivateSum:
             self._add_some(gradients, sound, shares)
             return
         assert isinstance(self._sums, FloatSums)
+        if self._elsewhere and self._sums.empty:  # a device is asked once, afterwards, and seldom for nothing
+            if self._add_turns(turns, sound, shares, trust=True):
+                return
+            self._sums.clear()
+            turns.totals()
+        self._add_turns(turns, sound, shares, trust=False)
+
+    def _add_turns(self, turns: Chunks, sound: Tensor | None, shares: Tensor | None, *, trust: bool) -> bool:
+        """Bound and add gradients chunk by chunk; with `trust`, False if some turned out not to be finite and sound."""
+        assert isinstance(self._sums, FloatSums)
         weights: list[Mapping[str, Tensor]] = []
         kept: list[Tensor] = []
+        squared: list[Tensor] = []
         for (start, stop), some in zip(turns.ranges, turns, strict=True):
             mine = [None if given is None else given[start:stop] for given in (sound, shares)]
-            added = self._add_some(some, *mine)
+            if trust:
+                squared.append(total(some.norms()))
+            added = self._add_some(some, *mine, trust=trust)
             if added is not None:
                 by, whose = added
                 weights.append(by)
                 kept.append(torch.arange(start, stop) if whose is None else whose.cpu() + start)
+        if trust:
+            finite = torch.cat(squared).isfinite()
+            if not (finite if sound is None else finite & sound).all():
+                return False
         self._sums.add(turns.totals())
         if weights:
             units, rest = torch.cat(kept), turns.rest
             rest = rest if len(units) == rest.units else rest.select(units)
             self._sums.add_weighted(rest, joined(weights))
+        return True
 
     def _add_some(
-        self, gradients: UnitGradients, sound: Tensor | None, shares: Tensor | None
+        self, gradients: UnitGradients, sound: Tensor | None, shares: Tensor | None, *, trust: bool = False
     ) -> tuple[Mapping[str, Tensor], Tensor | None] | None:
         """Bound and add some units' gradients; the weights by which that was done, if any, and whose (None: all's)."""
-        norms, kept = gradients.norms(), None
-        if sound is not None or not gradients.all_finite():  # some may be left out, before any product
+        kept = None
+        finite = trust or gradients.all_finite(sound)
+        norms = gradients.norms()
+        if not finite:  # some may be left out, before any product
             squared = total(norms)
             finite = squared.isfinite() if sound is None else squared.isfinite() & sound
             if not finite.any():
@@ -272,7 +289,7 @@ class PrivateSum:
         for block in contract.blocks:
             key += block.members, block.norm, block.size, block.share
         if key != self._scaled_for:
-            self._scaled_for, self._scales = key, self._scales_of(contract, factor)
+            self._scaled_for, self._scales = key, mechanism.scale_of_each(contract, factor)
         scales = self._scales
         try:
             drawing = Drawing(
@@ -316,13 +333,6 @@ class PrivateSum:
         if not self.ranks.first:
             self._ledger.follow(unsent_lines)
 
-    def _scales_of(self, contract: Contract, factor: float) -> dict[str, float]:
-        """The noise's scale for each member of a contract."""
-        scales: dict[str, float] = {}
-        for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
-            scales.update(dict.fromkeys(block.members, scale * factor))
-        return scales
-
     # --- what is proven ------------------------------------------------------------------------------------------
 
     def guarantee(self, conditions: Sequence[Condition]) -> Guarantee:
@@ -330,7 +340,7 @@ class PrivateSum:
         spent, remaining = self._ledger.events, self.remaining
         rest = self.plan.events(self.layout, after=self.released)
         if not self.plan.noise_schedule:
-            rest = [replace(rest[0], steps=self.plan.charges(remaining, after=self._since_origin))]
+            rest = [replace(rest[0], steps=self.plan.charges(remaining, after=self.released - self.origin_step))]
         same = self._ledger.same_rows(self.ranks.size)
         proven = guarantee_of(self.plan, self.layout, [*spent, *rest, *self._ledger.queries], taking_part=weakest(same))
         rests_on = [*proven.conditions, *self._ledger.conditions, *conditions]

@@ -100,6 +100,11 @@ class FloatSums:
                     self._views[name] = flat.as_strided(*self._places[name])
         return self._views
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has been added."""
+        return not self._views
+
     def clear(self) -> None:
         self._views, self._flats = {}, {}
 

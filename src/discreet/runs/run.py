@@ -166,7 +166,9 @@ def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outc
     if features is not None:
         data, features = features.data(folder, plan, ledger), None  # images are not needed any more
     config = config.sized(length_of(data.train))
-    optimizer = build.make_optimizer(config.beside_canaries(length_of(data.train)), model)
+    grown = config.beside_canaries(length_of(data.train))
+    optimizer = build.make_optimizer(grown, model, plan)
+    notices += build.lowered(grown, optimizer)
     auditor = _auditor(config, folder, model, data, plan)
     board = _Board(folder / "tensorboard") if config.run.tensorboard and ranks.first else None
     if ranks.first:

@@ -26,11 +26,15 @@ from discreet.release.preflight.reachable import (
     MOST,
     PLAIN,
     class_values,
+    is_opaque,
     is_opened,
     is_own,
+    is_own_file,
+    module_values,
     named,
     position,
     reachable,
+    sealed,
 )
 
 _COPIED_BYTES = 1 << 28  # of tensors and arrays that are kept as they were; of others only sums are compared
@@ -134,6 +138,8 @@ def contents(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str,
             found[path] = ("generator",)  # where a sequence of random numbers stands is no fact of the data
         elif isinstance(value, (array, bytearray)):
             found[path] = (type(value).__name__, bytes(value))
+        elif is_opaque(value):
+            found[path] = (type(value).__name__, 1, sealed(value))
         elif not isinstance(value, (Mapping, frozenset, *_FIXED)) and not is_opened(value):
             found[path] = _Same(value)
     return found
@@ -162,6 +168,7 @@ class Random:
 
     def __init__(self) -> None:
         self._torch, self._numpy, self._python = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        self.seed = torch.initial_seed()
 
     def same(self, *, torch_too: bool = True) -> bool:
         """Whether nothing was drawn since; with `torch_too` False, by Python and NumPy."""
@@ -187,6 +194,8 @@ def _held(value: Any) -> Any:
     """What a container holds now, without what is in it in turn."""
     if isinstance(value, type):
         return class_values(value) if is_own(value) else MISSING
+    if isinstance(value, types.ModuleType):
+        return module_values(value) if is_own_file(value) else MISSING
     if isinstance(value, CACHED):
         return () if not value.cache_info().currsize else MISSING  # what was there cannot be put back
     if isinstance(value, torch.Generator):
@@ -225,8 +234,8 @@ def _refill(value: Any, held: Any) -> None:
         if not _identical(value, held):
             value.clear()
             value.update(held)
-    elif isinstance(value, type):
-        now = class_values(value)
+    elif isinstance(value, (type, types.ModuleType)):
+        now = class_values(value) if isinstance(value, type) else module_values(value)
         for name in now.keys() - held.keys():
             delattr(value, name)
         for name, content in held.items():

@@ -12,13 +12,15 @@ from torch import Tensor, nn
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.ranks import Ranks, fingerprint
 from discreet.gradients import Engine, UnitGradients
-from discreet.release.draws import Chunk, parts_of, same_values
+from discreet.release.batching import parts_of
+from discreet.release.draws import Chunk, same_values
 from discreet.release.loss_function import OWN, LossFn, LossOfRows, Rows
 from discreet.release.preflight.evidence import Evidence
 from discreet.release.preflight.first_batch import FirstBatch
 from discreet.release.preflight.isolation import Isolation
 from discreet.release.preflight.model_state import contents, differing, digests
 from discreet.release.preflight.reachable import CACHED, MISSING, cached, plain_values, reachable
+from discreet.release.preflight.step_start import StepStart
 from discreet.stages.noise.random import KeyTree
 
 # modules' hooks, which of them runs, and the mark of accelerate
@@ -61,13 +63,14 @@ class Preflight:
         self._structures: set[int] = set()  # of graphs on which isolation was tested
         self._coins: tuple[int, npt.NDArray[np.bool_]] | None = None  # which steps of a stretch are tested again
         self._told: tuple[Evidence, Any, bool] | None = None  # what the ledger was last told of
+        self.start = StepStart(model)
 
     # --- before and during a step ----------------------------------------------------------------------------------
 
     def handed_out(self, chunk: Chunk, batch: Any) -> None:
         """Note what is handed out, closely in a step that is probed; a call of the model may be run again later.
 
-        Isolation is tested again at steps 0, 1, 2, 4, 8, ... and at one in 128 others, in secret.
+        Isolation is tested again at steps 0, 1, 2, 4, 8, ..., at the last and, in secret, at one in 128 others.
         """
         stretch, place = divmod(chunk.step, _STRETCH)
         if self._coins is None or self._coins[0] != stretch:
@@ -110,7 +113,8 @@ class Preflight:
             self._note(altered=True)
         if self._isolation is None or chunk.indices is None or rows is None:
             return
-        if odd or (chunk.first and (chunk.probed or not self.evidence.whole)):
+        last = chunk.step + 1 == self._steps  # what has begun since the test before, and stayed
+        if odd or (chunk.first and (chunk.probed or last or not self.evidence.whole)):
             self._compare(loss_fn, chunk, rows, clear, every=odd)
         elif chunk.first:  # between tests the loss's numbers and texts alone are compared
             assert self._loss_held is not None
@@ -122,14 +126,26 @@ class Preflight:
                     some = {path: value for path, value in held.items() if path in holds}
                     self._note_undecided(self._in_words(differing(some, holds), some, holds, chunk.step - step))
                     break
+        if chunk.first:
+            roots = {"model": self._model, "loss": loss_fn, "collate": rows.collate}
+            if not self.start.note(roots, rows.data, whole=bool(self.evidence.compared)):
+                self._note_undecided("torch's random numbers were seeded anew between steps, it may be with the rows")
 
     def tested_now(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> bool:
-        """Whether isolation was tested in this step, or can be now."""
+        """Whether isolation was tested in this step, or can be now, where rows turned out to be inseparable."""
         if loss is None or self._isolation is None or chunk.indices is None:
             return False
+        if chunk.step:  # before, nobody looked: a backward pass may have mixed them as soon as a batch was large
+            self._note_undecided("rows could be told apart on the first steps, but not on all")
         if chunk.step not in self.evidence.tested:
             self._compare(loss.loss_fn, chunk, loss.rows, clear)
         return chunk.step in self.evidence.tested
+
+    def written(self, paths: set[str], loss: LossOfRows, chunk: Chunk, clear: Callable[[], None]) -> None:
+        """A forward pass wrote to these parameters: test isolation, if none did so in a test."""
+        if self._isolation is not None and chunk.indices is not None and paths - self.evidence.compared:
+            with self.start.again():
+                self._compare(loss.loss_fn, chunk, loss.rows, clear)
 
     def test_structure(self, engine: Engine, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> None:
         """Test isolation on a graph of a structure on which it never was: a branch that is taken now and then."""
@@ -140,7 +156,8 @@ class Preflight:
             return
         self._structures.add(structure)
         if chunk.step not in self.evidence.tested and self.evidence.tested:
-            self._compare(loss.loss_fn, chunk, loss.rows, clear)
+            with self.start.again():
+                self._compare(loss.loss_fn, chunk, loss.rows, clear)
 
     def plain(self, losses: Tensor, engine: Engine) -> Mapping[str, Tensor | None] | None:
         """Sketches of autograd's own gradients, to compare sums with; nothing where a graph allows no second pass."""
@@ -246,7 +263,7 @@ class Preflight:
         if before is not None:
             return self._in_words(differing(before[1], holds), before[1], holds, step - before[0])
         made = {path: value for path, value in holds.items() if path.startswith("collate")}
-        calls = 2  # for an empty draw's padding row, and for the first batch
+        calls = 3  # two for an empty draw's padding row, and one for the first batch
         return self._in_words(differing(rows.held, made), rows.held, made, calls)
 
     @staticmethod
