@@ -28,6 +28,7 @@ _HOOKS = re.compile(r"\._(\w+_)?hooks(_\w+)?(\.|$)|^model\._(current_fx_name|is_
 _CACHE = re.compile(r".*\.cached(?=\d)")  # of functools, up to the number of what it holds
 _READ_ROWS = 64  # of a batch that are read again for a test
 _MOST_STRUCTURES = 64  # of graphs that are each tested once
+_WHOLE = {16**k for k in range(1, 16)}  # steps at which a whole batch is compared
 _STRETCH = 4096  # steps whose coins are drawn together
 
 
@@ -220,10 +221,8 @@ class Preflight:
         numbers, first = chunk.indices, not self.evidence.tested
         if self._loss_held is None and self._filled(loss_fn, rows):
             self._note_undecided("a cache of the loss held values before its first step; clear it before training")
-        if self.evidence.whole:
-            whole = chunk.step.bit_length() % 4 == 1 and chunk.step > 1  # at 16, 256, ...
-        else:  # the first test takes long: a whole batch has its turn in the next one, if there is one
-            whole = not first or chunk.step + 1 >= self._steps
+        # the first test takes long: a whole batch has its turn in the next one, if there is one
+        whole = chunk.step in _WHOLE if self.evidence.whole else not first or chunk.step + 1 >= self._steps
         with self._ranks.reported():
             self._lent |= self._changed(values=True)
             if len(numbers) > _READ_ROWS and not (whole or every):
