@@ -1,9 +1,9 @@
 """diffprivlib's side of tables.py, in an environment of its own: it needs an older scikit-learn than discreet.
 
-    python tables_peer.py FILE.npz EPSILON
+    python tables_peer.py FILE.npz EPSILON [NORM]
 
 FILE has rows from -1 to 1 (x, test_x) and their answers y: classes, or numbers from -1 to 1. Prints what each model
-says of test_x, as JSON.
+says of test_x, as JSON; with NORM, the longest that a row can be, the scores of two classes' logistic regression alone.
 """
 
 import json
@@ -27,6 +27,10 @@ def main() -> None:
             "diffprivlib NB": dp.GaussianNB(epsilon=epsilon, bounds=(-1, 1)),
         }
     warnings.simplefilter("ignore")
+    if sys.argv[3:]:
+        model = dp.LogisticRegression(epsilon=epsilon, data_norm=float(sys.argv[3]), max_iter=2000)
+        print(json.dumps(model.fit(x, y).decision_function(test_x).tolist()))
+        return
     print(json.dumps({name: model.fit(x, y).predict(test_x).tolist() for name, model in models.items()}))
 
 

@@ -1,9 +1,10 @@
 """The zoo of tests/zoo through the library: what was refused, by which probe, at which step; written to docs/zoo.md.
 
 Each member is trained by `private.backward(loss_fn, batch)` for some steps, once a seed. With `--kept`, each run is
-written to a file when it ends, and one that is there is not made again.
+written to a file of a folder when it ends, and one that is there is not made again. `make soak` makes 20 runs of 60
+steps of each member, and keeps them there if it is told where: `DISCREET_VERDICTS=FOLDER make soak`.
 
-    python benchmarks/zoo.py [--steps 12] [--seeds 3] [--kept FILE.jsonl] [--update]
+    python benchmarks/zoo.py [--steps 12] [--seeds 3] [--kept FOLDER] [--update]
 """
 
 import argparse
@@ -22,7 +23,7 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
 from zoo.members import MEMBERS  # noqa: E402 (it lies beside the tests)
-from zoo.running import Outcome, probe_of, run  # noqa: E402
+from zoo.running import Outcome, keep, probe_of, run  # noqa: E402
 
 PAGE = ROOT / "docs" / "zoo.md"
 START = "<!-- by benchmarks/zoo.py from here -->"
@@ -78,20 +79,18 @@ def page(found, steps, seeds):
 def runs(steps, seeds, kept):
     """The outcomes of every member. All members have a seed before any has the next."""
     done = {}
-    if kept is not None and kept.exists():
-        lines = map(json.loads, kept.read_text().splitlines())
-        done = {(line["name"], line["steps"], line["seed"]): line["outcome"] for line in lines}
+    for file in sorted(kept.glob("zoo-*.jsonl")) if kept is not None else ():
+        lines = map(json.loads, file.read_text().splitlines())
+        done |= {(line["name"], line["steps"], line["seed"]): line["outcome"] for line in lines}
     found = {member: [] for member in MEMBERS}
     for seed, member in track([(seed, member) for seed in range(seeds) for member in MEMBERS], "runs"):
-        outcome = done.get((member.name, steps, seed))
-        if outcome is None:
-            outcome = {k: v for k, v in vars(run(member, steps=steps, seed=seed)).items() if k != "member"}
-            if kept is not None:
-                with kept.open("a") as file:
-                    print(
-                        json.dumps({"name": member.name, "steps": steps, "seed": seed, "outcome": outcome}), file=file
-                    )
-        found[member].append(Outcome(member, **outcome))
+        if (outcome := done.get((member.name, steps, seed))) is not None:
+            found[member].append(Outcome(member, **outcome))
+            continue
+        found[member].append(run(member, steps=steps, seed=seed))
+        if kept is not None:
+            kept.mkdir(parents=True, exist_ok=True)
+            keep(found[member][-1], steps, seed, kept / f"zoo-{MEMBERS.index(member):03}.jsonl")
     return found
 
 
@@ -99,7 +98,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--kept", type=Path, metavar="FILE", help="lines of JSON, one for each run that was made")
+    parser.add_argument("--kept", type=Path, metavar="FOLDER", help="where runs are kept, a line of JSON for each")
     parser.add_argument("--update", action="store_true", help="write docs/zoo.md")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -5,6 +5,7 @@ operations at which a host waits for a device: `waits`.
 """
 
 import contextlib
+import copy
 from collections import Counter
 
 import torch
@@ -14,6 +15,7 @@ from torch.utils.backend_registration import _setup_privateuseone_for_python_bac
 _setup_privateuseone_for_python_backend("elsewhere")
 torch.elsewhere.get_rng_state = lambda device=None: torch.get_rng_state()  # its coins are the CPU's
 torch.elsewhere.set_rng_state = lambda state, device=None: torch.set_rng_state(state)
+torch.elsewhere.get_amp_supported_dtype = lambda: [torch.float16]
 DEVICE = torch.device("elsewhere", 0)
 aten = torch.ops.aten
 WAITS = {  # the host needs a value, or the size of what comes out
@@ -31,6 +33,7 @@ class Elsewhere(torch.Tensor):
 
     @staticmethod
     def __new__(cls, raw):
+        raw = raw.resolve_conj().resolve_neg()  # of which nothing outside would tell
         made = torch.Tensor._make_wrapper_subclass(
             cls, raw.shape, strides=raw.stride(), storage_offset=raw.storage_offset(), dtype=raw.dtype, device=DEVICE
         )
@@ -47,9 +50,7 @@ class Elsewhere(torch.Tensor):
         return self.raw.data_ptr()
 
     def __deepcopy__(self, memo):
-        made = Elsewhere(self.raw.clone())
-        made = torch.nn.Parameter(made) if isinstance(self, torch.nn.Parameter) else made
-        memo[id(self)] = made.requires_grad_(self.requires_grad)
+        memo[id(self)] = there(self)
         return memo[id(self)]
 
     def tolist(self):
@@ -59,6 +60,15 @@ class Elsewhere(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
         return compute(func, args, kwargs or {})
+
+
+def there(value):
+    """A copy of a tensor, or of a model with all its tensors (what is tied stays tied), on the device."""
+    if isinstance(value, torch.nn.Module):
+        return copy.deepcopy(value, {id(t): there(t) for t in (*value.parameters(), *value.buffers())})
+    made = Elsewhere(value.detach().clone())
+    made = torch.nn.Parameter(made) if isinstance(value, torch.nn.Parameter) else made
+    return made.requires_grad_(value.requires_grad)
 
 
 def compute(func, args, kwargs):

@@ -15,22 +15,56 @@ SOURCE = Path(discreet.__file__).parent
 LONGEST = 450  # lines of a source file
 
 
+MODULES = [discreet, *(value for name in dir(discreet) if isinstance(value := getattr(discreet, name), ModuleType))]
+
+
+def names_of(module):
+    return dir(module) if module is discreet else getattr(module, "__all__", ())
+
+
 def functions():
     """The public functions, by their full names: of `discreet`, and of what its packages name."""
-    public = [getattr(discreet, name) for name in dir(discreet)]
-    for module in [value for value in public if isinstance(value, ModuleType)]:
-        public += [getattr(module, name) for name in getattr(module, "__all__", ())]
+    public = [getattr(module, name) for module in MODULES for name in names_of(module)]
     ours = [f for f in public if inspect.isfunction(f) and f.__module__.startswith("discreet.")]
     return {f"{f.__module__}.{f.__name__}": f for f in ours}
+
+
+# what every bound, noise, sampler, denoiser or public feature has is described once, where their package lists it
+STAGES = {"start", "contract", "apply", "ask", "learn", "install", "claims", "fit_to", "check", "scaled", "resolved"}
+STAGES |= {"log_density", "upper", "score", "loss", "largest_loss", "where", "cdf", "masses_above", "draw", "sample"}
+STAGES |= {"participations", "steps_for", "epochs_in", "with_batch_size", "check_length", "attend", "for_run"}
+STAGES |= {"shape", "encoder", "encoder_of"}
+# classes that are torch's modules, or that nobody holds but the library itself
+INSIDE = ("gradients.", "ledger.account.", "ledger.file.LedgerFile", "ledger.state.", "models.", "nn.", "papers.")
+
+
+def methods():
+    """The methods of public classes, by their full names, but for those that another library or a stage asks for."""
+    public = [getattr(module, name) for module in MODULES for name in names_of(module)]
+    classes = {base for kind in public if inspect.isclass(kind) for base in kind.__mro__}
+    found = {}
+    for kind in classes:
+        package, _, place = f"{kind.__module__}.{kind.__name__}".partition(".")
+        if package != "discreet" or place.startswith(INSIDE):
+            continue
+        theirs = [base for base in kind.__mro__ if not base.__module__.startswith("discreet.")]
+        for name, member in vars(kind).items():
+            method = getattr(member, "__func__", member)  # of class methods and static ones
+            field = name in getattr(kind, "__dataclass_fields__", ())
+            asked_for = name in STAGES or field or any(hasattr(base, name) for base in theirs)
+            if inspect.isfunction(method) and name[0] != "_" and not asked_for:
+                found[f"{place}.{name}"] = getattr(kind, name)
+    return found
 
 
 def undescribed(function):
     """The parameters that stand in no line of their own under Args."""
     doc = inspect.getdoc(function) or ""
-    return [name for name in inspect.signature(function).parameters if not re.search(rf"^ +\**{name}: ", doc, re.M)]
+    names = [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
+    return [name for name in names if not re.search(rf"^ +\**{name}: ", doc, re.M)]
 
 
-FUNCTIONS = functions()
+FUNCTIONS, METHODS = functions(), methods()
 
 
 def test_there_are_public_functions():
@@ -38,9 +72,19 @@ def test_there_are_public_functions():
     assert "discreet.stages.presets.standard.dp_sgd" in FUNCTIONS
 
 
+def test_every_package_but_the_command_line_is_reachable():
+    packages = {path.parent.name for path in SOURCE.glob("*/__init__.py")}
+    assert packages - set(dir(discreet)) == {"cli"}
+
+
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
 def test_each_parameter_of_a_public_function_is_described(name):
     assert undescribed(FUNCTIONS[name]) == []
+
+
+@pytest.mark.parametrize("name", sorted(METHODS))
+def test_each_parameter_of_a_public_method_is_described(name):
+    assert undescribed(METHODS[name]) == []
 
 
 def test_a_parameter_without_a_line_is_found():

@@ -16,6 +16,7 @@ from discreet import report as report
 from discreet import runs as runs
 from discreet import stages as stages
 from discreet import training as training
+from discreet import tuning as tuning
 from discreet.accounting.calibrate import calibrate as calibrate
 from discreet.accounting.guarantee import Claim as Claim
 from discreet.accounting.guarantee import Condition as Condition

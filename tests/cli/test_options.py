@@ -3,7 +3,7 @@ import typer
 from typer.testing import CliRunner
 
 from discreet.cli.app import app
-from discreet.cli.options import config_flags
+from discreet.cli.options import config_flags, configured
 from discreet.runs.config import documented
 
 COMMANDS = typer.main.get_command(app).commands
@@ -13,7 +13,7 @@ TRAIN = {
     "--epochs", "--steps", "--batch-size", "--optimizer", "--learning-rate", "--momentum", "--schedule", "--averaging",
     "--seed", "--chunk", "--device", "--tensorboard", "--audit", "--set", "--show", "--json",
     "--dataset", "--cap", "--alone",
-    "--recipe", "--log-format",
+    "--recipe", "--log-format", "--group",
 }  # fmt: skip
 
 
@@ -33,6 +33,23 @@ def test_train_has_its_flags_and_they_say_what_the_file_says():
 def test_a_flag_that_is_not_given_changes_nothing(command):
     for name in ("--epsilon", "--batch-size" if command != "federate" else "--rounds", "--optimizer"):
         assert flags(command)[name].default is None
+
+
+@pytest.mark.parametrize(
+    ("label", "said", "wanted"),
+    [
+        ("classes = ['a', 'b']", {}, (2.0, 10.0)),
+        ("low = 0\nhigh = 9", {}, (0.05, 1.0)),
+        ("range = 'private'", {}, (0.05, 1.0)),
+        ("low = 0\nhigh = 9", {"optimizer.learning_rate": 3.0}, (3.0, None)),
+        ("low = 0\nhigh = 9", {"optimizer.name": "adam"}, (None, None)),
+        ("neither", {}, (2.0, 10.0)),  # what cannot be read is refused later
+    ],
+)
+def test_tables_have_settings_of_their_own_by_what_is_predicted(label, said, wanted, tmp_path):
+    (tmp_path / "people.schema.toml").write_text(f"[x]\nlow = 0\nhigh = 1\n[y]\n{label}\n")
+    made = configured(tmp_path / "people.csv", {"data.label": "y", **said}, None).optimizer
+    assert (made.learning_rate, made.noise_walk) == wanted
 
 
 def test_a_flag_may_have_two_names():

@@ -9,11 +9,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from discreet.data import rules
-from discreet.data.rules import BadCell, Buckets, Dates, Hashed, Private, Range, Text, Unscaled, WithMissing, Words
+from discreet.data.rules import (
+    BadCell,
+    Bins,
+    Buckets,
+    Dates,
+    Hashed,
+    Private,
+    Range,
+    Text,
+    Unscaled,
+    WithMissing,
+    Words,
+)
 
 DAYS = Dates(date(2000, 1, 1), date(2001, 1, 1))
 CELLS = st.one_of(st.none(), st.sampled_from(["", "nan", "3", "1e9", "-4.5"]), st.floats(-1e6, 1e6))
-ALL = [Range(0, 10), Unscaled(), WithMissing(Range(0, 1)), Words(("3", "a")), Hashed(4), Buckets((1, 2)), Text(4)]
+ALL = [
+    Range(0, 10),
+    Bins((0, 10)),
+    Unscaled(),
+    WithMissing(Range(0, 1)),
+    Words(("3", "a")),
+    Hashed(4),
+    Buckets((1, 2)),
+    Text(4),
+]
 
 
 @pytest.mark.parametrize("rule", ALL, ids=repr)
@@ -31,6 +52,22 @@ def test_numbers():
     small, none, large = Unscaled().encoded([-1.0, None, 1e9])[:, 0].tolist()
     assert (none, large) == (0.0, 1.0)
     assert small == pytest.approx(-math.log(2) / math.log1p(1e6))
+
+
+def test_numbers_in_bins():
+    encoded = Bins((18, 65)).encoded(["17.9", 18, "64", 65, 1e9, None])
+    assert encoded.tolist() == [[1, 0, 0], [0, 1, 0], [0, 1, 0], [0, 0, 1], [0, 0, 1], [0, 0, 0]]
+    with pytest.raises(BadCell):
+        Bins((18,)).encoded(["young"])
+
+
+def test_numbers_of_no_known_range_are_told_apart_by_a_circle_of_their_size():
+    eleven, fourteen, none, again = Unscaled().encoded([11, 14, None, 11 * 256]).double()
+    assert (eleven[0] - fourteen[0]).abs() < 0.02  # the logarithm alone hardly does
+    angle = math.acos(float(eleven[1:] @ fourteen[1:]))
+    assert angle == pytest.approx(2 * math.pi * math.log2(14 / 11) / 8, rel=1e-3)
+    assert none.tolist() == [0.0, 0.0, 0.0]
+    assert torch.allclose(eleven[1:], again[1:], atol=1e-5)  # round once in a factor of 256
 
 
 def test_dates_are_scaled_and_go_round_the_year():

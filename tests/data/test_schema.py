@@ -8,7 +8,7 @@ from hostile_files import table_call
 
 from discreet import ConfigError
 from discreet.data import load
-from discreet.data.rules import Classes, Dates, Private, WithMissing
+from discreet.data.rules import Bins, Classes, Dates, Private, WithMissing
 from discreet.data.schema import Problems, known, plain, rules_of, schema_beside
 
 ACCEPTED = {"categories of 10^5"}
@@ -21,6 +21,10 @@ ACCEPTED = {"categories of 10^5"}
         ({"dates": 3}, "dates 3; say dates = 'private'"),
         ({"hashed": 1}, "hashed 1; it is how many columns it becomes, from 2 to 4,096"),
         ({"text": True}, "text True"),
+        ({"edges": [1, 1]}, "edges [1, 1]; they are numbers, each above the one before"),
+        ({"edges": []}, "edges []"),
+        ({"edges": [float("nan")]}, "edges [nan]"),
+        ({"edges": 3}, "edges 3"),
         ({"buckets": [1, 1]}, "buckets [1, 1]; they are different whole numbers"),
         ({"low": 0, "high": 1, "missing": "yes"}, "missing 'yes'; it must be true"),
         ({"classes": ["a", "b"], "weights": [1]}, "give a positive constant for each of the 2 classes"),
@@ -41,12 +45,14 @@ def test_all_kinds_of_rules():
         "guessed": ["a"],
         "a": {"range": "private", "missing": True},
         "b": {"low": "1950-01-01", "high": "2000-01-01"},
+        "c": {"edges": [18, 65.5]},
         "y": {"classes": ["no", "yes"], "weights": [1, 4]},
     }
     facts = known("the schema", content)
     assert facts.private == {"a": Private("range")}
     assert isinstance(facts.rules["a"], WithMissing)
     assert isinstance(facts.rules["b"], Dates)
+    assert facts.rules["c"] == Bins((18.0, 65.5))
     assert facts.rules["y"] == Classes(("no", "yes"), (1.0, 4.0))
     assert facts.guessed == ("a",)
     assert plain({"b": {"low": facts.rules["b"].low}}) == {"b": {"low": "1950-01-01"}}

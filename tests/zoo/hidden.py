@@ -1,13 +1,16 @@
 """State where few look for it: in classes, attributes of functions and weights, iterators and collate functions."""
 
 from contextvars import ContextVar
+from decimal import Decimal
 from functools import cache
+from queue import SimpleQueue
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from zoo import settings
 from zoo.cases import CLASSES, WIDTH, WORDS, Case, cross_entropy, mixing, ragged, stack, table, table_case, to_fixed
 
 means = {}  # as a script has them, by model
@@ -253,3 +256,41 @@ def centred_within_a_user(users=24):
 
     x, y = table()
     return Case(Model(), (x, torch.arange(len(x)) % users, y), loss)
+
+
+@mixing("a Decimal, whose value is in compiled code, follows the mean of the batches")
+def mean_as_a_decimal():
+    class Model(Centred):
+        slow = Decimal(0)
+
+        def mean(self, x):
+            slow = self.slow
+            self.slow = slow * Decimal("0.5") + Decimal(float(x.mean())) * Decimal(4)
+            return float(slow)
+
+    return table_case(Model())
+
+
+@mixing("a queue in compiled code hands features of earlier batches back")
+def features_in_a_queue():
+    class Model(Centred):
+        def __init__(self):
+            super().__init__()
+            self.queue = SimpleQueue()
+
+        def mean(self, x):
+            self.queue.put(x.mean(0))
+            return self.queue.get() if self.queue.qsize() > 1 else torch.zeros_like(x[0])
+
+    return table_case(Model())
+
+
+@mixing("settings are kept in a module, and with them the first batch's mean")
+def mean_in_a_settings_module():
+    class Model(Centred):
+        def mean(self, x):
+            if self not in settings.means:  # by model, as other members have theirs
+                settings.means[self] = x.mean(0)
+            return settings.means[self].to(x)
+
+    return table_case(Model())

@@ -6,9 +6,9 @@ from zoo.cases import REGISTERED, Member
 
 THEMES = [
     "closed", "padding", "objects", "state", "loops", "backward", "normalisation", "losses", "between",
-    "chance", "lent", "hidden",
+    "chance", "lent", "hidden", "late",
     "sound_networks", "sound_sequences", "sound_state", "sound_random", "sound_losses", "sound_chance",
-    "sound_hidden",
+    "sound_hidden", "sound_late",
 ]  # fmt: skip
 
 for theme in THEMES:

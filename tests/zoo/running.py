@@ -1,6 +1,8 @@
 """Members run through the library: what it said of each, and when."""
 
+import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -80,6 +82,14 @@ def run(member: Member, steps: int = STEPS, seed: int = 0) -> Outcome:
 def _weakest(found: list[str]) -> str:
     order = ["broken", "assumed", "checked", "proven"]
     return min(found, key=order.index) if found else "unsaid"
+
+
+def keep(outcome: Outcome, steps: int, seed: int, file: Path) -> None:
+    """Add a run's outcome to a file of such lines of JSON, which `benchmarks/zoo.py --kept` reads."""
+    said = {name: value for name, value in vars(outcome).items() if name != "member"}
+    line = json.dumps({"name": outcome.member.name, "steps": steps, "seed": seed, "outcome": said})
+    with file.open("a") as lines:
+        print(line, file=lines)
 
 
 # Words of a refusal, and the probe that says them.

@@ -1,11 +1,13 @@
 """Sound members that keep things where few look, or deal rows out in ways that leave somebody none."""
 
+from decimal import Decimal
 from itertools import count
 
 import torch
 from torch import nn
 from torch.nn import functional as F
 
+from zoo import settings
 from zoo.cases import CLASSES, WIDTH, WORDS, Case, cross_entropy, ragged, sentences, sound, stack, table_case, to_fixed
 
 
@@ -112,3 +114,27 @@ def differences_of_a_running_sum():
         return F.cross_entropy(model(batch[:2]), batch[2], reduction="none")
 
     return Case(Model(), ragged(), loss, collate_fn=collate)
+
+
+@sound("a Decimal counts forward passes")
+def passes_as_a_decimal():
+    class Model(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net, self.passes = stack(nn.ReLU()), Decimal(0)
+
+        def forward(self, x):
+            self.passes += 1
+            return self.net(x / (1 + float(self.passes)))
+
+    return table_case(Model())
+
+
+@sound("a factor is kept in a module of settings")
+def factor_in_a_settings_module():
+    settings.factor = 0.5
+
+    def loss(model, batch):
+        return settings.factor * cross_entropy(model, batch)
+
+    return table_case(stack(nn.ReLU()), loss)

@@ -1,17 +1,22 @@
-"""Every member of the zoo through the library: none that mixes is vouched for, none that is sound is refused."""
+"""Every member of the zoo through the library: none that mixes is vouched for, none that is sound is refused.
+
+In `make test` each runs for 12 steps with one seed, in `make soak` for 60 steps with 20 seeds.
+"""
 
 import os
 import warnings
 from itertools import product
+from pathlib import Path
 
 import pytest
 
 from zoo import neighbours
 from zoo.members import MEMBERS, SOUND
-from zoo.running import STEPS, run
+from zoo.running import STEPS, keep, run
 
 SOAK = bool(os.environ.get("DISCREET_SOAK"))
-SEEDS, LENGTH = (range(10), 60) if SOAK else (range(1), STEPS)
+KEPT = os.environ.get("DISCREET_VERDICTS")  # where to keep what was said, for the page of benchmarks/zoo.py --kept
+SEEDS, LENGTH = (range(20), 60) if SOAK else (range(1), STEPS)
 TRIED = [*product(neighbours.VICTIMS, neighbours.BOUNDS)]
 ALONE = {  # taken one row at a time
     "power iteration by hand",
@@ -26,6 +31,9 @@ def test_what_mixes_is_never_vouched_for_and_what_is_sound_runs(member):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "each example is taken in a batch of its own")
             outcome = run(member, steps=LENGTH, seed=seed)
+        if KEPT:
+            Path(KEPT).mkdir(parents=True, exist_ok=True)
+            keep(outcome, LENGTH, seed, Path(KEPT, f"zoo-{MEMBERS.index(member):03}.jsonl"))
         assert not outcome.wrong, (seed, outcome)
 
 

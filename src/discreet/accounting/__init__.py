@@ -11,7 +11,7 @@
     gaussian.py           Gaussian curves in closed form, and any noise behind a Gaussian
     allocation.py         an epoch in which each unit is in one batch, secretly
     shuffling.py          what a shuffled pass gives away for certain
-    hops.py               groups and replacements hop by hop, and draws that may overflow
+    group_privacy.py      groups and replacements hop by hop, and draws that may overflow
     tuning.py             the best of several runs
     tradeoff.py           what a guarantee lets an attacker do
     guarantee.py          in words
@@ -57,7 +57,7 @@ def cost(events: Sequence[Event], delta: float, tuning: "Tuning | None" = None, 
     >>> round(cost([Event(256 / 60_000, 1.1, 14_062)], 1e-5).epsilon, 2)
     2.38
     """
-    from discreet.accounting.hops import with_overflow
+    from discreet.accounting.group_privacy import with_overflow
 
     if tuning is not None and tuning.distribution == "all":
         events, tuning = [replace(p, steps=int(tuning.runs) * p.steps) for p in events], None

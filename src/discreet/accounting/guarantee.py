@@ -133,7 +133,12 @@ class Guarantee:
 
     @classmethod
     def from_json(cls, text: str, laws: Sequence[type[Any]] = ()) -> "Guarantee":
-        """The guarantee that `to_json` wrote; `laws` are your own noises, by class."""
+        """The guarantee that `to_json` wrote.
+
+        Args:
+            text: that JSON.
+            laws: your own noises, by class.
+        """
         try:
             values = parse_json(text)
         except (ValueError, RecursionError) as error:
@@ -237,8 +242,9 @@ class Guarantee:
     def attacker(self, classes: int | None = 10) -> dict[str, float]:
         """What the guarantee means for an attacker who knows all but whether one unit's data was used.
 
-        `classes` is the number of labels that a random one is drawn from, for the ceiling on memorising it (T8); None
-        where there are no labels.
+        Args:
+            classes: the number of labels that a random one is drawn from, for the ceiling on memorising it (T8); None
+                where there are no labels.
         """
         tradeoff, recalled = self.tradeoff(), {}
         if classes is not None:

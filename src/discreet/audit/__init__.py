@@ -14,6 +14,7 @@ An audit that rejects a claim disproves it, at a stated level; one that does not
     audit_run.py    the audit of a finished run, from its folder
     render.py       what was measured, for a terminal
     sanity/         checks of a plan before any private data is touched
+    doctor.py       what the devices of a machine compute
 
 From canaries/ on they import torch, but for render.py.
 """

@@ -246,7 +246,7 @@ def _pipeline(saved: Plan, config: Config, canaries: int | None, level: float, t
         declared = declare(model, plan, count, level=level)
     except ConfigError as error:
         return {"pipeline": {"refused": str(error)}}
-    optimizer = build.make_optimizer(config, model)
+    optimizer = build.make_optimizer(config, model, plan)
     witness = RunAuditor(model, plan, declared, loss_for((inputs, targets)))
     fitted = fit(
         model,

@@ -30,6 +30,7 @@ from discreet.audit.canaries import (
     Likelihood,
     Others,
     Score,
+    add_released,
     checked_score,
     directions,
     gradient_of,
@@ -211,10 +212,7 @@ class RunAuditor:
         if self.lost or self.declared.score == "parameters":
             return
         total = gradient_of(self._model) * self._plan.sampling.batch_size
-        if self._likelihood is None:
-            self._scores += self._canaries.along(total).numpy()
-        else:
-            self._likelihood.released(total, step)
+        add_released(total, step, self._canaries, self._likelihood, self._scores)
 
     def _scored(self) -> Reals:
         """The scores of all processes that the run had, this one included."""

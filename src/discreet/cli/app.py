@@ -11,6 +11,7 @@ from discreet.cli.audit import audit
 from discreet.cli.budget import budget
 from discreet.cli.check import check
 from discreet.cli.demo import demo
+from discreet.cli.doctor import doctor
 from discreet.cli.export import export
 from discreet.cli.federate import federate
 from discreet.cli.plan import plan
@@ -31,7 +32,7 @@ app = typer.Typer(
 )
 for command in (
     *(demo, plan, schema, train, federate, check, resume, predict, export),
-    *(budget, tune, sweep, audit, report, reproduce, verify),
+    *(budget, tune, sweep, audit, report, reproduce, verify, doctor),
 ):
     app.command()(command)
 

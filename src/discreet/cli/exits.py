@@ -21,7 +21,7 @@ INTERRUPTED, NO_READER = 128 + signal.SIGINT, 128 + signal.SIGPIPE
 CODES = {
     0: "done; also a finished run that is resumed",
     HOLDS_NOT: "does not hold: a ledger was changed (verify), what is proven is contradicted (audit, train --audit), "
-    "or a plan is too weak (check)",
+    "a plan is too weak (check), or a device computes something else (doctor)",
     BAD_INPUT: "bad input: a flag, a file or a value; one line says which, its bound and the remedy",
     REFUSED: "refused: going on would break the guarantee, or what a run left was changed",
     EXHAUSTED: "the budget is exhausted: a plan's, or the cap over a data set",

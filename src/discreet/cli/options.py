@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import typer
 
+from discreet.errors import ConfigError
 from discreet.runs.config import Config, assignments, documented, load, merged
 
 ConfigFile = Annotated[
@@ -105,10 +106,12 @@ _FOR_TABLES: dict[str, Any] = {  # of a linear model few steps on much of the da
     "budget.batch_share": 0.25,
     "budget.epochs": 30.0,
     "optimizer.learning_rate": 2.0,
+    "optimizer.noise_walk": 10.0,  # lowers the learning rate of small tables
     "optimizer.momentum": 0.9,
     "schedule.name": "cosine",
     "evaluation.every": 5.0,
 }
+_FOR_NUMBERS = {"optimizer.learning_rate": 0.05, "optimizer.noise_walk": 1.0}  # of errors that are squared
 
 
 def configured(file: Path | None, flags: Mapping[str, Any], other: list[str] | None) -> Config:
@@ -125,7 +128,9 @@ def configured(file: Path | None, flags: Mapping[str, Any], other: list[str] | N
     if not (file is None or is_data(file)):
         return merged(config, changes)
     if Path(str(changes.get("data.name", ""))).suffix.lower() in (".csv", ".parquet"):
-        usual = dict(_FOR_TABLES)
+        usual = _FOR_TABLES | (_FOR_NUMBERS if _of_numbers(changes) else {})
+        if "optimizer.learning_rate" in changes:
+            del usual["optimizer.noise_walk"]
         if "budget.batch_size" in changes:
             del usual["budget.batch_share"]
         if "budget.steps" in changes:
@@ -134,6 +139,18 @@ def configured(file: Path | None, flags: Mapping[str, Any], other: list[str] | N
             usual = {name: value for name, value in usual.items() if not name.startswith("optimizer.")}
         changes = {**usual, **changes}
     return merged(config, changes)
+
+
+def _of_numbers(said: Mapping[str, Any]) -> bool:
+    """Whether a table's label is a number, by its schema; one that cannot be read is refused later."""
+    from discreet.data.rules import Classes
+    from discreet.data.tables import table_facts
+
+    try:
+        label, facts = table_facts(str(said["data.name"]), said.get("data.schema"), said.get("data.label"))
+    except ConfigError:
+        return False
+    return not isinstance(facts.rules[label], Classes)
 
 
 def is_data(file: Path) -> bool:

@@ -38,7 +38,7 @@ def predict(
     from discreet.ledger import storage
     from discreet.report import csv_table
     from discreet.runs.trained.model import load
-    from discreet.stages.own import stage_classes
+    from discreet.stages.custom import stage_classes
 
     if out is not None:
         if out.suffix.lower() != ".csv":

@@ -28,7 +28,7 @@ def report(
     from discreet.ledger.storage import replace as written
     from discreet.report import read_all, write
     from discreet.report import registry as entry
-    from discreet.stages.own import stage_classes
+    from discreet.stages.custom import stage_classes
 
     own, said = stage_classes(stages or []), None if statement is None else _declared(statement)
     if registry is not None:

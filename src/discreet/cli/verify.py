@@ -34,7 +34,7 @@ def verify(
     from discreet.ledger.extract import EXTRACT
     from discreet.ledger.forks import forks
     from discreet.ledger.verification import ledger_of
-    from discreet.stages.own import stage_classes
+    from discreet.stages.custom import stage_classes
 
     secret = None if key is None else _read_key(key)
     if len(ledgers) > 1 and anchor is not None:

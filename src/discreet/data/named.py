@@ -1,6 +1,8 @@
 """The data set of a name: a well-known one, a file or folder of one's own, a function of one's own."""
 
 import os
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,14 +15,15 @@ from discreet.data.download import REMOTE, Files
 from discreet.data.files import Progress
 from discreet.data.images import image_folder
 from discreet.data.mnist import digits, idx
+from discreet.data.people import PEOPLE, people
 from discreet.data.schema import Schema
 from discreet.data.tables import table
 from discreet.errors import ConfigError
 
-NAMES = ("digits", "mnist", "fashion-mnist", "cifar10")
+NAMES = ("digits", "mnist", "fashion-mnist", "cifar10", *PEOPLE)
 _NAMED = f"name one of {', '.join(NAMES)}, a .csv, .parquet or .npz file, a folder of images, or MODULE:FUNCTION"
 
-Kind = Literal["digits", "idx", "cifar10", "folder", "table", "npz", "function"]
+Kind = Literal["digits", "idx", "cifar10", "people", "folder", "table", "npz", "function"]
 
 
 def load(
@@ -36,6 +39,8 @@ def load(
     seed: int = 0,
     limit: int | None = None,
     progress: Progress | None = None,
+    group: str | None = None,
+    groups: Sequence[str] | None = None,
     **more: Any,
 ) -> Data:
     """The data set of this name.
@@ -45,6 +50,8 @@ def load(
     | digits                          | scikit-learn's 1,797 digits of 8 x 8, the last 360 of a fixed order to test   |
     | mnist, fashion-mnist            | IDX files, gzipped or not                                                    |
     | cifar10                         | parquet files of image bytes, the binary version, or train/CLASS/*.png       |
+    | adult, german-credit,           | tables of people that other packages bring along; see `people`               |
+    | credit-card                     |                                                                              |
     | PATH.csv, PATH.parquet          | a table, with the `label` column, the `schema` and perhaps a `user` column;  |
     |                                 | see `table`                                                                  |
     | PATH.npz                        | arrays x, y and perhaps test_x, test_y: real x; whole (classes) or real y    |
@@ -74,6 +81,8 @@ def load(
         limit: keep the first so many examples of each part.
         progress: called as progress(done, total) while bytes come (of one file after another, total 0 if it is not
             known) and while images are decoded.
+        group: a table's column by which test rows are grouped, for figures of each group.
+        groups: its words, where the schema does not say them.
         **more: what a function of one's own is called with.
 
     Returns:
@@ -94,6 +103,8 @@ def load(
     _refuse(name, "label", label, kind == "table", "a table")
     _refuse(name, "schema", schema, kind == "table", "a table")
     _refuse(name, "user", user, kind == "table", "a table")
+    _refuse(name, "group", group, kind == "table", "a table")
+    _refuse(name, "groups", groups, kind == "table", "a table")
     _refuse(name, "classes", classes, kind in ("npz", "function"), "an .npz file or a function")
     for option in more:
         _refuse(name, option, option, kind == "function", "a function")
@@ -103,10 +114,13 @@ def load(
         data = idx(name, Files.of(name, folder, download, progress))
     elif kind == "cifar10":
         data = cifar10(Files.of(name, folder, download, progress), limit, progress)
+    elif kind == "people":
+        data = replace(people(name, test_fraction=test_fraction, seed=seed), name=name)
     elif kind == "folder":
         data = image_folder(name, split, limit, progress)
     elif kind == "table":
-        data = table(name, label=label, schema=schema, user=user, test_fraction=test_fraction, seed=seed)
+        own: dict[str, Any] = {"label": label, "schema": schema, "user": user, "group": group, "groups": groups}
+        data = table(name, **own, test_fraction=test_fraction, seed=seed)
     elif kind == "npz":
         data = npz(name, classes, split)
     else:
@@ -117,6 +131,7 @@ def load(
 def _kind(name: str) -> Kind:
     """What a name names; names of their own come before files of the same name."""
     named: dict[str, Kind] = {"digits": "digits", "cifar10": "cifar10", "mnist": "idx", "fashion-mnist": "idx"}
+    named |= dict.fromkeys(PEOPLE, "people")
     ending = Path(name).suffix.lower()
     if name in named:
         return named[name]

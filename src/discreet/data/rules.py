@@ -21,6 +21,7 @@ BUCKETS = 4096  # that words are hashed to, where which of them are frequent is 
 _WORD = re.compile(r"\w+")
 _YEAR = 365.25  # days
 _LARGE = math.log1p(1e6)  # a number of that size is 1 where no range is known
+_SMALL, _DOUBLINGS = 1e-6, 8  # from that size on numbers go round a circle, once in a factor of 2^8
 
 
 class BadCell(ValueError):
@@ -68,18 +69,41 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Unscaled:
-    """Numbers of which no range is known: the logarithm of their size, with their sign, as -1 to 1."""
+class Bins:
+    """Numbers by the bin that they lie in, one column each: below the first edge, from one edge to the next, above."""
+
+    edges: tuple[float, ...]
 
     @property
     def width(self) -> int:
-        return 1
+        return len(self.edges) + 1
 
     def encoded(self, cells: Sequence[Any]) -> Tensor:
-        """One column."""
+        """A column for each bin; nothing for a missing number. A number that is an edge is in the bin above it."""
+        values = numbers(cells)
+        found = np.searchsorted(np.asarray(self.edges), values, side="right")
+        return _one_of(np.where(np.isnan(values), -1, found).tolist(), self.width)
+
+
+@dataclass(frozen=True)
+class Unscaled:
+    """Numbers of which no range is known: the logarithm of their size, with their sign, as -1 to 1.
+
+    Beside it the same logarithm on a circle that a factor of 256 goes round once, as days go round the year: numbers
+    that are close to each other for their size, as 11 and 14, are told apart there.
+    """
+
+    @property
+    def width(self) -> int:
+        return 3
+
+    def encoded(self, cells: Sequence[Any]) -> Tensor:
+        """Three columns."""
         values = np.nan_to_num(numbers(cells), posinf=1e300, neginf=-1e300)
-        sizes = np.minimum(np.log1p(np.abs(values)) / _LARGE, 1.0)
-        return torch.from_numpy((np.sign(values) * sizes).astype(np.float32))[:, None]
+        signs, sizes = np.sign(values), np.abs(values)
+        turns = np.log1p(sizes / _SMALL) / math.log(2) / _DOUBLINGS * 2 * math.pi
+        parts = [np.minimum(np.log1p(sizes) / _LARGE, 1.0), np.sin(turns), np.cos(turns)]
+        return torch.from_numpy(np.stack([signs * part for part in parts], 1).astype(np.float32))
 
 
 @dataclass(frozen=True)

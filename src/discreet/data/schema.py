@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from discreet._check import shown, within
 from discreet._documents import read_toml
 from discreet.data.rules import (
     BUCKETS,
+    Bins,
     Buckets,
     Classes,
     Dates,
@@ -32,7 +34,7 @@ _MOST_PROBLEMS = 20  # that are said one by one
 
 _LISTS = ("ignore", "guessed")  # keys that are no column where they hold a list
 _MOST_COLUMNS = 4096  # that one column of words may become
-_SAY = "say low and high, categories, hashed, text or dates, or for the label classes"
+_SAY = "say low and high, edges, categories, hashed, text or dates, or for the label classes"
 
 
 @dataclass(frozen=True)
@@ -225,6 +227,18 @@ def _columns(where: str, key: str, said: Any) -> int:
     return said
 
 
+def _edges(where: str, said: Any) -> Rule:
+    numbers = isinstance(said, (list, tuple)) and all(
+        isinstance(e, (int, float)) and not isinstance(e, bool) and abs(e) <= _FARTHEST for e in said
+    )
+    if not numbers or not 1 <= len(said) < _MOST_COLUMNS or any(a >= b for a, b in pairwise(said)):
+        raise ConfigError(
+            f"{where} has edges {shown(said)}; they are numbers, each above the one before, where one bin ends and the "
+            "next begins."
+        )
+    return Bins(tuple(float(e) for e in said))
+
+
 def _buckets(where: str, said: Any) -> Rule:
     whole = isinstance(said, (list, tuple)) and all(
         isinstance(b, int) and not isinstance(b, bool) and 0 <= b < BUCKETS for b in said
@@ -240,6 +254,7 @@ _ONE: dict[str, Callable[[str, Any], Rule]] = {
     "range": _range,
     "dates": lambda where, said: _private(where, "dates", said),
     "categories": _categories,
+    "edges": _edges,
     "hashed": lambda where, said: Hashed(_columns(where, "hashed", said)),
     "text": lambda where, said: Text(_columns(where, "text", said)),
     "buckets": _buckets,

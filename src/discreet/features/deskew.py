@@ -48,7 +48,11 @@ class Upright:
         return lambda images: encode(self.turned(images))
 
     def turned(self, images: Tensor) -> Tensor:
-        """The images [N, channels, height, width], upright."""
+        """The images [N, channels, height, width], upright.
+
+        Args:
+            images: [rows, channels, height, width].
+        """
         y, x = (torch.linspace(-1 + 1 / side, 1 - 1 / side, side) for side in images.shape[2:])
         mass = images.mean(1)
         total = mass.sum((1, 2))

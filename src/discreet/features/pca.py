@@ -61,7 +61,11 @@ class PrivatePCA:
         check_positive("PrivatePCA's noise", self.noise)
 
     def cost(self, adjacency: Adjacency = "zero-out") -> Event:
-        """The one release that `fit` makes, to be accounted together with the training, under its adjacency."""
+        """The one release that `fit` makes, to be accounted together with the training, under its adjacency.
+
+        Args:
+            adjacency: the relation by which the training is analysed.
+        """
         # A row that is added, removed or zeroed moves A by ||x x^T|| = ||x||^2 <= 1. One that is replaced moves it by
         # ||x x^T - y y^T||^2 = ||x||^4 + ||y||^4 - 2 (x.y)^2 <= 2, attained by orthogonal rows. Accounting takes a
         # replacement to move a sum by twice what a removal does, so here it is told of more noise: 2 / sqrt(2) times.

@@ -66,6 +66,9 @@ class Whitening:
         """What `fit` costs, to be accounted together with the training, under its adjacency.
 
         Accounting takes a replaced row to move a sum by twice what a removed one does, which is true here too.
+
+        Args:
+            adjacency: the relation by which the training is analysed.
         """
         return Event(rate=1.0, multiplier=self.multiplier, steps=1, adjacency=adjacency)
 

@@ -48,22 +48,40 @@ class Local:
         check_int("Local's seed", self.seed, least=0)
 
     def make_optimizer(self, parameters: Iterable[Tensor]) -> torch.optim.Optimizer:
-        """The optimizer, on a user's own weights."""
+        """The optimizer, on a user's own weights.
+
+        Args:
+            parameters: the user's weights.
+        """
         settings = {"lr": self.learning_rate, "weight_decay": self.weight_decay}
         if self.momentum:
             settings["momentum"] = self.momentum
         return OPTIMIZERS[self.optimizer](list(parameters), **settings)
 
     def size(self, records: int) -> int:
-        """How many of a user's records make a batch."""
+        """How many of a user's records make a batch.
+
+        Args:
+            records: how many the user has.
+        """
         return max(1, records if self.batch_size is None else min(records, self.batch_size))
 
     def steps(self, records: int) -> int:
-        """How many steps a user with so many records makes."""
+        """How many steps a user with so many records makes.
+
+        Args:
+            records: how many the user has.
+        """
         return 0 if records == 0 else self.epochs * math.ceil(records / self.size(records))
 
     def orders(self, records: int, *, in_round: int, user: int) -> Tensor:
-        """The order of a user's records in each epoch, [epochs, records]."""
+        """The order of a user's records in each epoch, [epochs, records].
+
+        Args:
+            records: how many the user has.
+            in_round: which round it is.
+            user: the user's number.
+        """
         if self.size(records) >= records:
             return torch.arange(records).expand(self.epochs, records)
         words = hashlib.blake2b(f"{self.seed}:{in_round}:{user}".encode(), digest_size=8).digest()
@@ -105,7 +123,16 @@ class Local:
         in_round: int,
         user: int,
     ) -> None:
-        """Train the model itself on a user's records."""
+        """Train the model itself on a user's records.
+
+        Args:
+            model: what is trained.
+            parameters: those that are trained, by name.
+            data: the user's inputs and targets.
+            loss: `loss(outputs, targets)` is one value a row.
+            in_round: which round it is.
+            user: the user's number.
+        """
         inputs, targets = data
         device = next(iter(parameters.values())).device
         optimizer = self.make_optimizer(parameters.values())

@@ -70,8 +70,9 @@ class Rounds(Session):
     def draw(self, users: int | None = None, *, available: Sequence[int] | None = None) -> list[int]:
         """Who takes part in the next round, by number from 0; nobody is to know. An open round is given up.
 
-        `users` is how many there are, where the plan does not say; `available` are those who can be reached, for a plan
-        that takes who is there (MinSeparation).
+        Args:
+            users: how many there are, where the plan does not say.
+            available: those who can be reached, for a plan that takes who is there (MinSeparation).
         """
         self._check()
         length = getattr(self.plan.sampling, "examples", None) if users is None else users

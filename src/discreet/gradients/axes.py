@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_map_only
 
 from discreet.gradients import moves as _moves  # noqa: F401 - it declares the ops that move rows
 from discreet.gradients.forms.complex_parts import real_parts
@@ -94,6 +95,7 @@ def _place_below(graph: Graph, op: Op, output: Edge, place: Place, number: int, 
         return _told_by_itself(graph, output, place, number, units)
     saved = saved_numbers(node, op.fields(type(node)))
     tensors = {name: getattr(node, f"_saved_{name}") for name in op.by_data} if op.by_data else {}
+    tensors = tree_map_only(Tensor, Tensor.cpu, tensors)  # owners are on the host
     siblings: tuple[Shape | None, ...] = ()
     if op.siblings:
         siblings = tuple(None if e is None else graph.shape(e) for e in graph.inputs[output[0]])
@@ -119,7 +121,7 @@ def _told_by_itself(graph: Graph, output: Edge, place: Place, number: int, units
         return None
     ones = torch.ones(shape, dtype=meta.dtype, device=meta.device)
     owners = owners_of(width, shape[dim], units)
-    kept = (owners != NOBODY).view([-1 if d == dim else 1 for d in range(len(shape))])
+    kept = (owners != NOBODY).view([-1 if d == dim else 1 for d in range(len(shape))]).to(meta.device)
 
     def below(of_owners: Tensor) -> Tensor | None:
         factors = of_owners.view(kept.shape).to(ones)
@@ -132,7 +134,7 @@ def _told_by_itself(graph: Graph, output: Edge, place: Place, number: int, units
         return None
     memberships = Memberships(real_parts(plain), units)
     for labels in random_labels(units, real_parts(ones[:0]).dtype):
-        scaled = below(labels[owners.clamp(min=0)])
+        scaled = below(labels[owners.clamp(min=0).to(labels.device)])
         if scaled is None:
             return None
         memberships.compare(real_parts(scaled), labels)
@@ -140,7 +142,7 @@ def _told_by_itself(graph: Graph, output: Edge, place: Place, number: int, units
     rows = None if match is None else match.rows
     if not isinstance(rows, Members) or rows.dim == VALUES or rows.dim >= plain.dim():
         return None
-    return rows.dim, by_position(Owners(rows.owner), units)
+    return rows.dim, by_position(Owners(rows.owner.cpu()), units)
 
 
 def readings(graph: Graph, units: int) -> dict[Edge, Rows | Members | None]:

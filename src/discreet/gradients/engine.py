@@ -142,7 +142,8 @@ class Engine:
         gradients = UnitGradients(forms, units, self.layout, graph.unmanaged_leaves, chunked, run.norms)
         if measure:
             self._kernels = {} if kernels is None else kernels.of
-            gradients.measure()
+            if len(run.norms) < len(forms):
+                gradients.measure()
         return gradients
 
     def _analysed(

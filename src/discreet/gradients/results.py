@@ -26,10 +26,13 @@ class UnitGradients:
     chunked: Collection[str] = ()
     _norms: dict[str, Tensor] = field(default_factory=dict)  # those that were measured already
     _cancelling: dict[str, list[int]] = field(default_factory=dict)  # units whose terms nearly cancel
+    _pending: dict[str, Tensor] = field(default_factory=dict)  # the same as a device has them, before it was asked
 
     def norms(self) -> dict[str, Tensor]:
         """Squared norms per unit, for each parameter."""
         self._measure(self.forms)
+        if self._pending:
+            self.all_finite()
         norms: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
             if name not in self._norms:
@@ -37,13 +40,30 @@ class UnitGradients:
             norms[name] = self._norms[name]
         return norms
 
-    def all_finite(self) -> bool:
-        """Whether every unit's squared norms are finite, and their sum: then no one's can be anything else."""
-        squared = list(self._norms.values())
+    def all_finite(self, sound: Tensor | None = None) -> bool:
+        """Whether every unit's squared norms are finite, and their sum (then no one's can be anything else), and every
+        unit is `sound`: a device is waited for once."""
+        self._measure(self.forms)
+        squared = list(self._norms.values()) or [torch.zeros(1)]
         try:
-            return math.isfinite(torch.stack(squared).sum().item())
+            total = torch.stack(squared).sum()
         except RuntimeError:  # on several devices, or of several types
-            return math.isfinite(math.fsum(norms.double().sum().item() for norms in squared))
+            total = torch.stack([norms.sum().to("cpu", torch.float64) for norms in squared]).sum()
+        if sound is not None:
+            total = torch.where(sound.all().to(total.device), total, math.nan)
+        return self._settled(total) if self._pending else math.isfinite(total.item())
+
+    def _settled(self, total: Tensor) -> bool:
+        """Ask devices which units' terms nearly cancel, and whether a total is finite, with these units made, too."""
+        pending, self._pending = self._pending, {}
+        some = [near.any().to(total.device) for near in pending.values()]
+        finite, *flags = torch.stack([total.isfinite(), *some]).tolist()
+        for (name, near), flag in zip(pending.items(), flags, strict=True):
+            if flag:
+                self._cancelling[name] = near.nonzero().flatten().tolist()
+                for unit in self._cancelling[name]:
+                    self._norms[name][unit] = squared_norms(self.forms[name].each(unit, unit + 1))[0]
+        return finite and (not any(flags) or self.all_finite())
 
     def measure(self) -> None:
         """Measure what waits for no chunk, so that what it was made of can go."""
@@ -62,7 +82,7 @@ class UnitGradients:
         self.measure()
         others = {name: form for name, form in self.forms.items() if name not in waiting}
         norms = {name: norms for name, norms in self._norms.items() if name not in waiting}
-        rest = UnitGradients(others, self.units, self.parameters, (), (), norms, dict(self._cancelling))
+        rest = UnitGradients(others, self.units, self.parameters, (), (), norms, dict(self._cancelling), self._pending)
         return Chunks(waiting, rest, chunks(self.units, sum(form.chunk_bytes for form in waiting.values())))
 
     def _measure(self, names: Iterable[str]) -> None:
@@ -71,15 +91,19 @@ class UnitGradients:
             if name in self._cancelling:
                 continue
             squared = self._norms[name] if name in self._norms else form.norms()
-            units = cancelling(form, squared) if form.adds_terms else []
-            for unit in units:
-                squared[unit] = squared_norms(form.each(unit, unit + 1))[0]
+            near, units = cancelling(form, squared) if form.adds_terms else None, []
+            if near is not None and near.is_cpu:
+                units = near.nonzero().flatten().tolist()
+                for unit in units:
+                    squared[unit] = squared_norms(form.each(unit, unit + 1))[0]
+            elif near is not None:
+                self._pending[name] = near
             self._norms[name], self._cancelling[name] = squared, units
 
     def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
         """Add the sum over units of weight * gradient to `out`, parameter by parameter."""
-        if len(self._cancelling) < len(self.forms):
-            self._measure(self.forms)
+        if len(self._cancelling) < len(self.forms) or self._pending:
+            self.norms()
         for name, form in self.forms.items():
             factors, total = weights[name], out[name]
             if factors.dtype != total.dtype:
@@ -95,7 +119,7 @@ class UnitGradients:
     def add_one(self, name: str, factors: Tensor, out: Tensor) -> None:
         """The same for one parameter, to `out`."""
         if name in self.forms:
-            self._measure([name])
+            self.norms()
             norms, cancelling = {name: self._norms[name]}, {name: self._cancelling[name]}
             one = UnitGradients({name: self.forms[name]}, self.units, self.parameters, (), (), norms, cancelling)
             one.add_weighted({name: factors}, {name: out})
@@ -103,7 +127,7 @@ class UnitGradients:
     @property
     def cancels(self) -> bool:
         """Whether some unit's gradient is what is left of much longer terms."""
-        self._measure(self.forms)
+        self.norms()
         return any(self._cancelling.values())
 
     def each(self, start: int, stop: int) -> dict[str, Tensor]:
@@ -162,10 +186,9 @@ class Chunks:
 _LEFT = 1e-3  # of the terms' lengths: less than that is left of units that nearly cancel
 
 
-def cancelling(form: PerExampleGrad, squared: Tensor) -> list[int]:
-    """The units of which so little is left of their terms that rounding would show."""
+def cancelling(form: PerExampleGrad, squared: Tensor) -> Tensor | None:
+    """The units of which so little is left of their terms that rounding would show (or nan), where there may be any."""
     lengths = form.lengths()
     if lengths is None:
-        return []
-    little = squared.double() < (_LEFT * lengths).square()
-    return torch.nonzero(little & lengths.isfinite()).flatten().tolist()
+        return None
+    return ~(squared.double() >= (_LEFT * lengths).square()) & lengths.isfinite()

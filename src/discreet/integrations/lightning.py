@@ -81,6 +81,13 @@ class Privacy(Callback):
         """A loader whose batches are the plan's draws, for trainer.fit or a DataModule's train_dataloader.
 
         One pass is as many steps as an example takes part in once on average. An empty draw is one padding row.
+
+        Args:
+            dataset: a map-style data set.
+            collate_fn: as torch's DataLoader takes it, and so the others.
+            num_workers: processes that read rows.
+            prefetch_factor: how many batches each of them draws ahead.
+            pin_memory: whether batches are copied to pinned memory.
         """
         self._plan.sampling.check_length(length_of(dataset))
         ahead = check_int("num_workers", num_workers, least=0) * check_int("prefetch_factor", prefetch_factor, least=1)

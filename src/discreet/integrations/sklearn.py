@@ -195,7 +195,12 @@ class PrivateClassifier(ClassifierMixin, _Private):
         self._keep(locals())
 
     def fit(self, X: Any, y: Any) -> "PrivateClassifier":
-        """Train on private rows, by DP-SGD to the end of its steps."""
+        """Train on private rows, by DP-SGD to the end of its steps.
+
+        Args:
+            X: the rows.
+            y: the label of each.
+        """
         rows, labels = validate_data(self, X, y, dtype=np.float64)
         check_classification_targets(labels)
         public = isinstance(self.classes, str) and self.classes == "public"
@@ -225,11 +230,19 @@ class PrivateClassifier(ClassifierMixin, _Private):
         return declared
 
     def predict_proba(self, X: Any) -> Numbers:
-        """How likely each class is, in the order of `classes_`."""
+        """How likely each class is, in the order of `classes_`.
+
+        Args:
+            X: the rows.
+        """
         return self._outputs(X).double().softmax(1).numpy()
 
     def predict(self, X: Any) -> Numbers:
-        """The likeliest class of each row."""
+        """The likeliest class of each row.
+
+        Args:
+            X: the rows.
+        """
         likeliest = self._outputs(X).argmax(1).numpy()
         return self.classes_[likeliest]
 
@@ -263,7 +276,12 @@ class PrivateRegressor(RegressorMixin, _Private):
         self._keep(locals())
 
     def fit(self, X: Any, y: Any) -> "PrivateRegressor":
-        """Train on private rows, by DP-SGD to the end of its steps."""
+        """Train on private rows, by DP-SGD to the end of its steps.
+
+        Args:
+            X: the rows.
+            y: the target of each.
+        """
         rows, values = validate_data(self, X, y, dtype=np.float64, y_numeric=True)
         low, high = _target_ends(self.target_bounds)
         targets = 2 * (np.clip(values.astype(np.float64), low, high) - low) / (high - low) - 1
@@ -272,7 +290,11 @@ class PrivateRegressor(RegressorMixin, _Private):
         return self
 
     def predict(self, X: Any) -> Numbers:
-        """The target of each row, within its declared range."""
+        """The target of each row, within its declared range.
+
+        Args:
+            X: the rows.
+        """
         low, high = _target_ends(self.target_bounds)
         part = (self._outputs(X).double().squeeze(1).clamp(-1, 1) + 1) / 2
         return low + (high - low) * part.numpy()

@@ -122,9 +122,14 @@ class Ledger:
     def query(self, what: str, event: Event, *, broken: str = "", answer: str = "") -> None:
         """Count something that is asked of the data beside training, before it is asked.
 
-        What protects each row is counted for the ledger's unit, by its `rows`. `broken` says why it is not private
-        after all (its noise came from a known seed); guarantees then say so. `answer` names secret noise: the same
-        noise on the same data is the same answer, however often a crash makes it necessary, and is counted once.
+        What protects each row is counted for the ledger's unit, by its `rows`.
+
+        Args:
+            what: what is asked, in words.
+            event: what it costs.
+            broken: why it is not private after all (its noise came from a known seed); guarantees then say so.
+            answer: the name of secret noise: the same noise on the same data is the same answer, and is counted once,
+                however often a crash makes it necessary.
         """
         converted: dict[str, Any] = {}
         if self.rows is not None and self.unit is not None and event.unit == ROW:
@@ -157,7 +162,11 @@ class Ledger:
             book.append(line | ({"broken": broken} if broken else {}) | ({"answer": answer} if answer else {}))
 
     def declare(self, conditions: Sequence[Condition]) -> None:
-        """Write down what the guarantee of this ledger's run rests on, of its data, beside what was declared before."""
+        """Write down what the guarantee of this ledger's run rests on, of its data, beside what was declared before.
+
+        Args:
+            conditions: what is taken to be so.
+        """
         run = None if self.identity is None else self.identity.run
         if run is None or run == "":
             raise ConfigError("what is declared of a run's data needs the run's name; give Ledger(..., run=).")

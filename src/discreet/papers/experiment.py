@@ -129,6 +129,11 @@ class Stated:
         return settled(reached(ours, self.theirs, name=self.measure), self.size)
 
 
+def headline(what: str, theirs: str, verdict: Callable[[Results], Verdict], size: Extent) -> Stated:
+    """Words that the paper is known for, judged by a function of their own."""
+    return Stated(what, theirs, verdict=verdict, size=size, headline=True)
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A table or a figure: its cases at a size, how one is run, and how results are shown.

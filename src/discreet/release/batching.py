@@ -11,7 +11,7 @@ from torch.nn.utils.rnn import PackedSequence
 from torch.utils._pytree import tree_flatten
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, default_collate
 
-from discreet.errors import ConfigError
+from discreet.errors import ConfigError, PrivacyError
 
 Collate = Callable[[list[Any]], Any]
 Draw = npt.NDArray[np.intp]
@@ -228,3 +228,22 @@ def constant_like(batch: Any) -> Any:
         f"a batch holds {type(batch).__name__}, of which no padding row can be made for an empty draw; have "
         "collate_fn return tensors, numbers or strings."
     )
+
+
+def checked_draw(drawn: Any, length: int) -> Draw:
+    """What a sampler drew, as a set of indices of `length` rows; one that came twice would count twice.
+
+    Errors do not show the draw, which is secret.
+    """
+    indices = np.asarray(drawn)
+    if indices.ndim == 1 and len(indices) == 0:
+        return np.empty(0, np.intp)
+    if indices.ndim != 1 or indices.dtype.kind not in "iu":
+        raise PrivacyError(f"the sampler drew {type(drawn).__name__}, which is no list of indices of the data.")
+    rising = bool((indices[1:] > indices[:-1]).all())  # as most draw: then the first and the last say it all
+    least, most = (indices[0], indices[-1]) if rising else (indices.min(), indices.max())
+    if least < 0 or most >= length:
+        raise PrivacyError("the sampler drew what is no list of indices of the data: one is negative or too large.")
+    if not rising and len(np.unique(indices)) != len(indices):
+        raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
+    return indices.astype(np.intp)

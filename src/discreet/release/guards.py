@@ -244,7 +244,7 @@ def check_losses(losses: Tensor, rows: int) -> Tensor | None:
         rows: how many rows the batch has.
 
     Returns:
-        Which losses are finite; None: all of them.
+        Which losses are finite; None: all of them. Losses on a device are not waited for.
     """
     if not isinstance(losses, Tensor) or losses.shape != (rows,) or not losses.is_floating_point():
         raise PrivacyError(  # without the number of rows: how many were drawn is private
@@ -252,7 +252,7 @@ def check_losses(losses: Tensor, rows: int) -> Tensor | None:
             "and sum or average over everything but the first dimension."
         )
     values = losses.detach()
-    return None if math.isfinite(values.sum().item()) else values.isfinite()
+    return None if values.is_cpu and math.isfinite(values.sum().item()) else values.isfinite()
 
 
 def _in_words(losses: Any) -> str:

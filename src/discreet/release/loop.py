@@ -17,7 +17,6 @@ from discreet.errors import ConfigError, PrivacyError
 from discreet.gradients import Engine
 from discreet.gradients.forms import KnownNorms
 from discreet.gradients.graph import now
-from discreet.release.batches import Batches
 from discreet.release.batching import Collate, Draw, PaddedCollate, length_of, load, reader
 from discreet.release.draws import Chunk, StaticFeatures, chunks
 from discreet.release.loss_function import Rows
@@ -26,6 +25,25 @@ from discreet.release.private_sum import PrivateSum
 
 _END = object()  # of the batches
 NOTHING: AbstractContextManager[None] = nullcontext()
+
+
+class Batches(Iterator[Any]):
+    """What a loop hands out, each once; `len()` is how many logical batches it began with.
+
+    Where batches are handed out in chunks, nobody knows how many there will be: `len()` is then a TypeError, as it is
+    of an iterator.
+    """
+
+    def __init__(self, batches: Iterator[Any], count: int | None) -> None:
+        self._batches, self._count = batches, count
+
+    def __next__(self) -> Any:
+        return next(self._batches)
+
+    def __len__(self) -> int:
+        if self._count is None:
+            raise TypeError("batches that are handed out in chunks (at_most) have no length that is known")
+        return self._count
 
 
 class Loop:
@@ -72,6 +90,7 @@ class Loop:
     def current(self) -> Chunk:
         """The chunk whose losses are due."""
         if not self.open:
+            self._check()
             raise PrivacyError(
                 "there is no open batch: each batch takes one private.backward(losses), and batches come from "
                 "private.batches(data)."

@@ -1,8 +1,8 @@
 """A loss that the library can call: for a batch, for some of its rows, or for one row in a batch of its own."""
 
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -22,26 +22,21 @@ class Rows:
 
     row: Callable[[int], Any]
     collate: Collate
+    data: Sequence[Any] = ()  # the data set that they are read from, and those that it is made of
     held: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, row: Callable[[int], Any], collate: Collate) -> "Rows":
         """Before any batch is made."""
-        rows = cls(row, collate)
-        return replace(rows, held=digests(contents({"collate": collate}, rows.data)))
+        data, source = [], getattr(row, "__self__", None)
+        while source is not None and all(source is not other for other in data):
+            data.append(source)
+            source = getattr(source, "dataset", None)
+        return cls(row, collate, data, digests(contents({"collate": collate}, data)))
 
     def batch(self, numbers: Iterable[int]) -> Any:
         """The batch of these rows."""
         return self.collate([self.row(int(number)) for number in numbers])
-
-    @property
-    def data(self) -> list[Any]:
-        """The data set that they are read from, and those that it is made of."""
-        found, source = [], getattr(self.row, "__self__", None)
-        while source is not None and all(source is not other for other in found):
-            found.append(source)
-            source = getattr(source, "dataset", None)
-        return found
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from discreet._check import check_int
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.fsdp import Sharding
 from discreet.distributed.ranks import ALONE, Ranks
@@ -23,12 +22,12 @@ from discreet.gradients import Engine
 from discreet.gradients.forms import STORED
 from discreet.gradients.refusals import Inseparable
 from discreet.ledger import Ledger
-from discreet.release.batches import Batches, Looped
 from discreet.release.batching import Collate
 from discreet.release.chunk_size import ran_out
 from discreet.release.draws import Chunk
+from discreet.release.epochs import Looped
 from discreet.release.guards import ParameterGuard, check_losses, refuse_unmanaged, refuse_written, trainable
-from discreet.release.loop import NOTHING, BatchSampler, Loop
+from discreet.release.loop import NOTHING, Batches, Loop
 from discreet.release.loss_function import LossFn, LossOfRows, autocast_on, without_autocast
 from discreet.release.microbatches import Microbatches
 from discreet.release.preflight.evidence import HANDED_OUT, Evidence
@@ -148,9 +147,9 @@ class Private(Looped):
         Returns:
             True when the logical batch is complete and released.
         """
-        self._guard.check()
         chunk = self._loop.open[0] if self._loop.open else self._loop.current()
         if isinstance(losses, Tensor) or not callable(losses):
+            self._guard.check()
             if batch is not None:
                 raise ConfigError("the losses came as a tensor; leave the batch out, or give a function and the batch.")
             if "tensors" not in self._preflight.evidence.sources:
@@ -172,7 +171,7 @@ class Private(Looped):
         if not self._ranks.alone:
             self._agree()
         notes = {} if self._preflight.agreed else {"unprobed": True}
-        rests_on = self._conditions() if self._aggregate.on_disk and self._preflight.has_news() else None
+        rests_on = self._rests_on()
         released = self._aggregate.release(rests_on, **notes)  # counted in the ledger, and only then noised
         for name, gradient in released.items():
             parameter = self._parameters[name]
@@ -186,6 +185,10 @@ class Private(Looped):
         """Check that losses and model are as a step needs them, and add the chunk's examples."""
         sound = None if losses is None else check_losses(losses, max(1, chunk.units))
         versions = self._guard.check_model()
+        if losses is not None and self._loss is not None and chunk.first:
+            written = self._preflight.start.passed()
+            if written:
+                self._preflight.written(written, self._loss, chunk, self._clear_gate)
         if chunk.first:
             self._versions = versions
             self._aggregate.clear()
@@ -226,24 +229,14 @@ class Private(Looped):
 
     # --- loops -------------------------------------------------------------------------------------------------------
 
-    def batch_sampler(self, *, steps: int | None = None, ahead: int = 0) -> BatchSampler:
-        """A batch sampler for your own DataLoader; give the loader `collate_fn=private.collate(data)` with it.
+    def backward_of(self, losses: Tensor, loss_fn: LossFn, batch: Any) -> bool:
+        """`backward` where another loop has computed the losses of the batch already, with this function.
 
         Args:
-            steps: at most so many steps.
-            ahead: how many batches the loader draws before they are used: num_workers times prefetch_factor (2 unless
-                you say otherwise). A batch that is skipped is noticed by it.
+            losses: one for each row.
+            loss_fn: what computed them.
+            batch: of this batch.
         """
-        self._guard.check()
-        return BatchSampler(self._loop, steps, check_int("ahead", ahead, least=0))
-
-    def collate(self, data: Any, collate_fn: Collate | None = None) -> Collate:
-        """A collate function for your own DataLoader, for which an empty draw is one padding row."""
-        return self._loop.collate(data, collate_fn)
-
-    def backward_of(self, losses: Tensor, loss_fn: LossFn, batch: Any) -> bool:
-        """`backward` where another loop has computed the losses of the batch already, with this function."""
-        self._guard.check()
         chunk = self._loop.current()
         self._test(loss_fn, batch, chunk)
         try:
@@ -253,6 +246,7 @@ class Private(Looped):
 
     def _test(self, loss_fn: LossFn, batch: Any, chunk: Chunk) -> None:
         """Test isolation if this step is probed; from here on the loss can be had row by row."""
+        self._guard.check()
         try:
             self._preflight.test(loss_fn, batch, chunk, self._loop.rows, self._clear_gate)
         except PrivacyError:

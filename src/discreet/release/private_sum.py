@@ -17,19 +17,30 @@ from discreet.distributed.ranks import ALONE, Ranks
 from discreet.errors import BudgetExhausted, ConfigError, PrivacyError
 from discreet.gradients import UnitGradients
 from discreet.gradients.forms import parts
+from discreet.gradients.results import Chunks
 from discreet.ledger import SEEDED, Ledger, RunLedger
-from discreet.release.batching import Draw
+from discreet.release.batching import Draw, checked_draw
 from discreet.release.plan_checks import check_budget, check_contract, check_exact_noise, check_shares
 from discreet.release.preflight.exactness import check_bound, check_rows
 from discreet.release.saved_state import check_counts, check_stages
-from discreet.release.sums import Drawing, FloatSums, ShardedSums, Sums, WholeSums, float_sums
-from discreet.release.weights import each_once, joined, total, without_nan
+from discreet.release.sums import (
+    Drawing,
+    FloatSums,
+    ShardedSums,
+    Sums,
+    WholeSums,
+    each_once,
+    float_sums,
+    joined,
+    total,
+    without_nan,
+)
 from discreet.stages.attendance import Attendance
 from discreet.stages.conditions import guarantee_of
 from discreet.stages.denoise import Added
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
-from discreet.stages.sensitivity import Contract, Layout, asked
+from discreet.stages.sensitivity import Layout, asked
 
 
 class PrivateSum:
@@ -60,6 +71,8 @@ class PrivateSum:
         self._columns = self.layout.columns
         self.bound: Any = plan.mechanism.bound
         self.state = self.bound.start(self.layout)
+        changed = plan.mechanism.hardening == "exact" or plan.mechanism.microbatch > 1
+        self._contract_now = plan.mechanism.contract if changed else self.bound.contract  # what one unit may change
         self._memory = plan.mechanism.start_noise()
         self._denoised = None if plan.mechanism.denoise is None else plan.mechanism.denoise.start(self.layout)
         self.root = self._own = KeyTree(seed)  # of what all ranks draw alike, and of this one's noise
@@ -77,6 +90,7 @@ class PrivateSum:
         self.origin_step = 0 if plan.continues else self._ledger.released
         attend = getattr(plan.sampling, "attend", None)
         self._attendance: Attendance | None = None if attend is None else attend(self._ledger.released)
+        self._elsewhere = not any(p.is_cpu for p in parameters.values())
         self._checked = not probe  # whether contributions were held against the contract, one by one
         try:
             contract = self.bound.contract(self.layout, self.state)
@@ -115,14 +129,9 @@ class PrivateSum:
         if self.plan.charges_each_step:
             return left
         allowed = self.plan.charges(self.plan.steps) - self._ledger.participations
-        while left and self.plan.charges(left, after=self._since_origin) > allowed:
+        while left and self.plan.charges(left, after=self.released - self.origin_step) > allowed:
             left -= 1
         return left
-
-    @property
-    def _since_origin(self) -> int:
-        """How many steps this process has released since it took over."""
-        return self.released - self.origin_step
 
     def draw(self, length: int, step: int, available: Sequence[int] | None = None) -> Draw:
         """Who takes part in a step, of `length` units (of those that are `available`, if the sampler asks): secret."""
@@ -132,7 +141,7 @@ class PrivateSum:
             raise ConfigError(f"{self.plan.sampling!r} says who takes part, not who is there; use MinSeparation.")
         else:
             drawn = self.plan.sampling.draw(length, step, self.origin_step, partial(self.root.stream, "sampling"))
-        return _checked_draw(drawn, length)
+        return checked_draw(drawn, length)
 
     # --- adding --------------------------------------------------------------------------------------------------
 
@@ -150,27 +159,47 @@ class PrivateSum:
             self._add_some(gradients, sound, shares)
             return
         assert isinstance(self._sums, FloatSums)
+        if self._elsewhere and self._sums.empty:  # a device is asked once, afterwards, and seldom for nothing
+            if self._add_turns(turns, sound, shares, trust=True):
+                return
+            self._sums.clear()
+            turns.totals()
+        self._add_turns(turns, sound, shares, trust=False)
+
+    def _add_turns(self, turns: Chunks, sound: Tensor | None, shares: Tensor | None, *, trust: bool) -> bool:
+        """Bound and add gradients chunk by chunk; with `trust`, False if some turned out not to be finite and sound."""
+        assert isinstance(self._sums, FloatSums)
         weights: list[Mapping[str, Tensor]] = []
         kept: list[Tensor] = []
+        squared: list[Tensor] = []
         for (start, stop), some in zip(turns.ranges, turns, strict=True):
             mine = [None if given is None else given[start:stop] for given in (sound, shares)]
-            added = self._add_some(some, *mine)
+            if trust:
+                squared.append(total(some.norms()))
+            added = self._add_some(some, *mine, trust=trust)
             if added is not None:
                 by, whose = added
                 weights.append(by)
                 kept.append(torch.arange(start, stop) if whose is None else whose.cpu() + start)
+        if trust:
+            finite = torch.cat(squared).isfinite()
+            if not (finite if sound is None else finite & sound).all():
+                return False
         self._sums.add(turns.totals())
         if weights:
             units, rest = torch.cat(kept), turns.rest
             rest = rest if len(units) == rest.units else rest.select(units)
             self._sums.add_weighted(rest, joined(weights))
+        return True
 
     def _add_some(
-        self, gradients: UnitGradients, sound: Tensor | None, shares: Tensor | None
+        self, gradients: UnitGradients, sound: Tensor | None, shares: Tensor | None, *, trust: bool = False
     ) -> tuple[Mapping[str, Tensor], Tensor | None] | None:
         """Bound and add some units' gradients; the weights by which that was done, if any, and whose (None: all's)."""
-        norms, kept = gradients.norms(), None
-        if sound is not None or not gradients.all_finite():  # some may be left out, before any product
+        kept = None
+        finite = trust or gradients.all_finite(sound)
+        norms = gradients.norms()
+        if not finite:  # some may be left out, before any product
             squared = total(norms)
             finite = squared.isfinite() if sound is None else squared.isfinite() & sound
             if not finite.any():
@@ -255,12 +284,12 @@ class PrivateSum:
         else:
             self._spend_together(step - self.origin_step, rests_on, notes)
         mechanism, part = self.plan.mechanism, 1.0 if ranks.alone or self._shards is not None else ranks.noise_part
-        contract, over = mechanism.contract(self.layout, self.state), 1 / self._count
+        contract, over = self._contract_now(self.layout, self.state), 1 / self._count
         key: list[Any] = [factor]  # what scales are computed from: anew when it has changed
         for block in contract.blocks:
             key += block.members, block.norm, block.size, block.share
         if key != self._scaled_for:
-            self._scaled_for, self._scales = key, self._scales_of(contract, factor)
+            self._scaled_for, self._scales = key, mechanism.scale_of_each(contract, factor)
         scales = self._scales
         try:
             drawing = Drawing(
@@ -304,13 +333,6 @@ class PrivateSum:
         if not self.ranks.first:
             self._ledger.follow(unsent_lines)
 
-    def _scales_of(self, contract: Contract, factor: float) -> dict[str, float]:
-        """The noise's scale for each member of a contract."""
-        scales: dict[str, float] = {}
-        for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
-            scales.update(dict.fromkeys(block.members, scale * factor))
-        return scales
-
     # --- what is proven ------------------------------------------------------------------------------------------
 
     def guarantee(self, conditions: Sequence[Condition]) -> Guarantee:
@@ -318,7 +340,7 @@ class PrivateSum:
         spent, remaining = self._ledger.events, self.remaining
         rest = self.plan.events(self.layout, after=self.released)
         if not self.plan.noise_schedule:
-            rest = [replace(rest[0], steps=self.plan.charges(remaining, after=self._since_origin))]
+            rest = [replace(rest[0], steps=self.plan.charges(remaining, after=self.released - self.origin_step))]
         same = self._ledger.same_rows(self.ranks.size)
         proven = guarantee_of(self.plan, self.layout, [*spent, *rest, *self._ledger.queries], taking_part=weakest(same))
         rests_on = [*proven.conditions, *self._ledger.conditions, *conditions]
@@ -422,22 +444,3 @@ class PrivateSum:
     def close(self) -> None:
         """Let others open the ledger. The guarantee of what was released can still be read."""
         self._ledger.close()
-
-
-def _checked_draw(drawn: Any, length: int) -> Draw:
-    """What a sampler drew, as a set of indices of `length` rows; one that came twice would count twice.
-
-    Errors do not show the draw, which is secret.
-    """
-    indices = np.asarray(drawn)
-    if indices.ndim == 1 and len(indices) == 0:
-        return np.empty(0, np.intp)
-    if indices.ndim != 1 or indices.dtype.kind not in "iu":
-        raise PrivacyError(f"the sampler drew {type(drawn).__name__}, which is no list of indices of the data.")
-    rising = bool((indices[1:] > indices[:-1]).all())  # as most draw: then the first and the last say it all
-    least, most = (indices[0], indices[-1]) if rising else (indices.min(), indices.max())
-    if least < 0 or most >= length:
-        raise PrivacyError("the sampler drew what is no list of indices of the data: one is negative or too large.")
-    if not rising and len(np.unique(indices)) != len(indices):
-        raise PrivacyError("the sampler drew an index twice in one step, which would count twice in the sum.")
-    return indices.astype(np.intp)

@@ -75,8 +75,9 @@ class Session:
     def assume(self, model: nn.Module, words: Sequence[str] = ()) -> None:
         """Have the guarantee, and the ledger from the next release on, say what is assumed beside.
 
-        These are the `words`, and what the model's modules say of themselves in a text `assumes`: what public weights
-        were trained on, say.
+        Args:
+            model: its modules may say what they assume, in a text `assumes`: what public weights were trained on, say.
+            words: what else, a text for each condition.
         """
         if isinstance(words, str) or not all(isinstance(text, str) and text for text in words):
             raise ConfigError(f"assumes is {words!r}; it must be a list of texts, one for each condition.")
@@ -108,7 +109,11 @@ class Session:
         return self._aggregate.state_dict()
 
     def check_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Raise unless a state may be loaded. Changes nothing."""
+        """Raise unless a state may be loaded. Changes nothing.
+
+        Args:
+            state: what `state_dict` returned.
+        """
         self._aggregate.check_state_dict(state)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -116,6 +121,9 @@ class Session:
 
         Releases that the state knows of and the ledger does not are counted now; those that the ledger knows of and
         the state does not (a crash after the checkpoint) stay spent. Nothing is ever repeated.
+
+        Args:
+            state: what `state_dict` returned.
         """
         self._aggregate.load_state_dict(state)
 

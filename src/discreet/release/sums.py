@@ -1,4 +1,4 @@
-"""The bounded sums of a logical batch, to which noise is added last."""
+"""The bounded sums of a logical batch, to which noise is added last, and the weights by which units are added."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -100,6 +100,11 @@ class FloatSums:
                     self._views[name] = flat.as_strided(*self._places[name])
         return self._views
 
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has been added."""
+        return not self._views
+
     def clear(self) -> None:
         self._views, self._flats = {}, {}
 
@@ -139,25 +144,27 @@ class FloatSums:
     ) -> None:
         noise, memory = drawing.noise, drawing.memory
         size = PIECE if flat.is_cpu else _PIECE_ELSEWHERE
-        there = not flat.is_cpu and memory is None and draws_there(flat.device) and type(noise).sample is Normal.sample
+        # independent normal noise of the library's own fills what it is given, and is made where it is added
+        direct = memory is None and type(noise).sample is Normal.sample and (flat.is_cpu or draws_there(flat.device))
         for start, stop, scale in self._runs[key]:
             for first in range(start, stop, size):
                 count = min(size, stop - first)
-                if there:
-                    drawn = source.fill_normal(torch.empty(count, dtype=flat.dtype, device=flat.device), scale)
+                room = self._room[flat.dtype] if flat.is_cpu or not direct else flat.new_empty(count)
+                if count != room.numel():
+                    room = room[:count] if count < room.numel() else room.new_empty(count)
+                if direct:
+                    drawn = source.fill_normal(room, scale)
                 elif memory is None:
-                    drawn = self._drawn(noise, count, flat.dtype, scale, source)
+                    drawn = self._drawn(noise, room, scale, source).to(flat.device)
                 else:
-                    drawn = self._drawn(noise, count, flat.dtype, 1.0, source)
+                    drawn = self._drawn(noise, room, 1.0, source)
                     memory.filter(drawn, (id(self), *key), first)
-                    drawn.mul_(scale)
+                    drawn = drawn.mul_(scale).to(flat.device)
                 piece = flat if count == flat.numel() else flat[first : first + count]
-                piece.add_(drawn.to(flat.device))
+                piece.add_(drawn)
 
-    def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: SecureStream) -> Tensor:
-        drawn = self._room[dtype]
-        if count != drawn.numel():
-            drawn = drawn[:count] if count < drawn.numel() else torch.empty(count, dtype=dtype, device="cpu")
+    @staticmethod
+    def _drawn(noise: Noise, drawn: Tensor, scale: float, source: SecureStream) -> Tensor:
         noise.sample(drawn.fill_(torch.nan), scale, source)
         if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
             raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")
@@ -305,3 +312,44 @@ def float_sums(
     if shards is not None:
         return ShardedSums(parameters, shards, more, ranks), list(more)
     return FloatSums({name: t.detach() for name, t in (dict(parameters) | more).items()}), list(more)
+
+
+# --- weights: what each unit's gradient is multiplied by, and the lengths that this is decided by ---------------------
+
+
+def total(norms: Mapping[str, Tensor]) -> Tensor:
+    """Each unit's squared norm over all parameters."""
+    each = list(norms.values())
+    try:
+        return torch.stack(each).sum(0)
+    except RuntimeError:  # on several devices, or of several types
+        return torch.stack([n.to(each[0].device, torch.float64) for n in each]).sum(0)
+
+
+def each_once(weights: Mapping[str, Tensor], change: Callable[[Tensor], Tensor]) -> dict[str, Tensor]:
+    """Weights changed, those that several parameters share only once."""
+    changed: dict[int, Tensor] = {}
+    each: dict[str, Tensor] = {}
+    for name, weight in weights.items():
+        if id(weight) not in changed:
+            changed[id(weight)] = change(weight)
+        each[name] = changed[id(weight)]
+    return each
+
+
+def without_nan(weights: Tensor) -> Tensor:
+    """Weights with 0 in place of what is not finite."""
+    return weights.nan_to_num(0.0, 0.0, 0.0)
+
+
+def joined(weights: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The weights of some units and those of others, one after the other; what parameters share, they share still."""
+    found: dict[tuple[int, ...], Tensor] = {}
+    names: dict[str, Tensor] = {}
+    for name in weights[0]:
+        pieces = [some[name] for some in weights]
+        key = tuple(map(id, pieces))
+        if key not in found:
+            found[key] = torch.cat(pieces)
+        names[name] = found[key]
+    return names

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from discreet._check import check_int, check_positive
-from discreet.data import Data, load
+from discreet.data import NAMES, Data, load
 from discreet.data.columns import TABLES
 from discreet.data.dataset import validated
 from discreet.data.schema import schema_beside
@@ -22,10 +22,11 @@ from discreet.federated import Local, Users
 from discreet.ledger import Ledger
 from discreet.models.networks import build as build_model
 from discreet.release.batching import as_tensors
-from discreet.runs.config import EXAMPLES, Config
+from discreet.runs.config import Config
 from discreet.runs.resolve import own_stages
 from discreet.runs.schema import FederatedSection
 from discreet.stages.plan import Plan
+from discreet.stages.sensitivity import Layout
 from discreet.training.augmentation import Images
 from discreet.training.options import OPTIMIZERS
 
@@ -35,8 +36,10 @@ DATA_SETTINGS = ("name", "folder", "download", "label", "schema", "user", "test_
 def read_data(config: Config, progress: Callable[[int, int], None] | None = None, *, rehearsal: bool = False) -> Data:
     """The data that a config names; in a rehearsal as if nothing private had been found of a table."""
     section, federated = config.data, config.federated
+    by: dict[str, Any] = {"group": config.evaluation.group, "groups": config.evaluation.groups}
     if rehearsal:
-        return rehearsed(section.name, label=section.label, schema=section.schema, test_fraction=section.test_fraction)
+        own: dict[str, Any] = {"label": section.label, "schema": section.schema, "test_fraction": section.test_fraction}
+        return rehearsed(section.name, **own, **by)
     data = load(
         section.name,
         folder=section.folder,
@@ -46,6 +49,7 @@ def read_data(config: Config, progress: Callable[[int, int], None] | None = None
         user=None if federated is None else federated.user,
         test_fraction=section.test_fraction,
         progress=progress,
+        **by,
         **section.settings,
     )
     return validated(data, section.validation) if section.validation else data
@@ -107,14 +111,18 @@ def try_model(model: nn.Module, shape: tuple[int, ...], classes: int | None, aug
         raise ConfigError(f"of two examples the model makes {shown}; outputs of shape {wanted} are needed.")
 
 
-def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
-    """The optimizer that a config names."""
+def make_optimizer(config: Config, model: nn.Module, plan: Plan | None = None) -> torch.optim.Optimizer:
+    """The optimizer that a config names; with the plan, its learning rate so low that noise moves the model little."""
     section = config.optimizer
-    rate = check_positive("[optimizer] learning_rate", _learning_rate(config))
+    rate = _rate(config)
     check_positive("[optimizer] momentum", section.momentum, zero=True)
     check_positive("[optimizer] weight_decay", section.weight_decay, zero=True)
-    if section.at_batch_size is not None:
-        rate *= config.budget.batch_size / check_int("[optimizer] at_batch_size", section.at_batch_size, least=1)
+    if section.noise_walk is not None:
+        most = check_positive("[optimizer] noise_walk", section.noise_walk)
+        if section.name != "sgd" or not section.momentum < 1:
+            raise ConfigError("[optimizer] noise_walk is for sgd with a momentum below 1; leave it out.")
+        if plan is not None:
+            rate = min(rate, most * (1 - section.momentum) / noise_length(plan, model))
     settings: dict[str, Any] = {"lr": rate, "weight_decay": section.weight_decay, **section.settings}
     if section.momentum:
         if section.name not in ("sgd", "rmsprop"):
@@ -125,6 +133,34 @@ def make_optimizer(config: Config, model: nn.Module) -> torch.optim.Optimizer:
         return OPTIMIZERS[section.name](model.parameters(), **settings)
     except (TypeError, ValueError, RuntimeError) as error:
         raise ConfigError(f"[optimizer] {section.name} cannot be made of {settings}: {error}") from error
+
+
+def lowered(config: Config, optimizer: torch.optim.Optimizer) -> list[str]:
+    """What is to be said of a learning rate that is lower than it was asked for, because of noise_walk."""
+    asked, rate = _rate(config), optimizer.param_groups[0]["lr"]
+    return [f"The learning rate is {rate:.3g}, not {asked:g}, as noise weighs more here."] if rate < asked else []
+
+
+def _rate(config: Config) -> float:
+    section, rate = config.optimizer, check_positive("[optimizer] learning_rate", _learning_rate(config))
+    if section.at_batch_size is None:
+        return rate
+    return rate * config.budget.batch_size / check_int("[optimizer] at_batch_size", section.at_batch_size, least=1)
+
+
+def noise_length(plan: Plan, model: nn.Module) -> float:
+    """How far noise alone moves a model by plain SGD with a learning rate of 1, over all steps: the length expected.
+
+    sqrt(T * sum over blocks of d_l s_l^2) / B for T steps, batches of B and noise of scale s_l on d_l parameters, as if
+    each step's noise were independent of the others'. Momentum m makes it 1 / (1 - m) times as long. It is a public
+    number: no data is in it.
+    """
+    named = {name: tuple(p.shape) for name, p in model.named_parameters() if p.requires_grad}
+    contract = plan.mechanism.contract_for(Layout(tuple(named), tuple(named.values())))
+    assert contract is not None
+    scales = zip(contract.blocks, plan.mechanism.scales(contract), strict=True)
+    squares = math.fsum(block.size * scale**2 for block, scale in scales if not block.share)
+    return math.sqrt(plan.steps * squares) / plan.sampling.batch_size
 
 
 def _learning_rate(config: Config) -> float:
@@ -190,7 +226,7 @@ def settled(config: Config) -> Config:
         return None if path is None else str(Path(path).absolute())
 
     data, run = config.data, config.run
-    named = data.name not in EXAMPLES and os.path.exists(data.name)
+    named = data.name not in NAMES and os.path.exists(data.name)
     name = str(absolute(data.name)) if named else data.name
     schema = data.schema
     if schema is None and Path(name).suffix.lower() in TABLES and schema_beside(name).is_file():

@@ -11,7 +11,7 @@ from discreet.errors import ConfigError
 from discreet.runs.config import Config
 from discreet.runs.schema import MethodSection, StagesSection
 from discreet.stages import presets
-from discreet.stages.own import by_class_name, named_here
+from discreet.stages.custom import by_class_name, named_here
 from discreet.stages.plan import Plan
 
 if TYPE_CHECKING:

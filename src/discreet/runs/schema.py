@@ -145,6 +145,13 @@ class OptimizerSection(Section, frozen=True):
     at_batch_size: Annotated[
         int | None, doc("the batch size at which that learning rate is good; it is scaled to the run's in proportion")
     ] = None
+    noise_walk: Annotated[
+        float | None,
+        doc(
+            "how far the noise of all steps together may move the model, as a length: where it would be farther, the "
+            "learning rate of sgd is lowered until it is not; no data is asked for that"
+        ),
+    ] = None
     momentum: Annotated[float, doc("for sgd and rmsprop")] = 0.0
     weight_decay: Annotated[float, doc("decay of the weights")] = 0.0
     settings: Annotated[Table, doc("what else the optimizer takes, as betas = [0.9, 0.99]")] = {}
@@ -249,6 +256,16 @@ class EvaluationSection(Section, frozen=True):
 
     every: Annotated[float, doc("how many epochs lie between evaluations")] = 1.0
     batch_size: Annotated[int, doc("how many rows are evaluated at a time")] = 1000
+    group: Annotated[
+        str | None,
+        doc(
+            "a column of a table by whose words figures on held-out rows are told, as sex; the words are those that "
+            "the schema declares, or that were found with noise"
+        ),
+    ] = None
+    groups: Annotated[
+        list[str] | None, doc("these words, where the schema does not say them; the column need not be an input")
+    ] = None
 
 
 class AuditSection(Section, frozen=True):

@@ -12,6 +12,6 @@ presets/           the papers' methods: functions that return a plan (public as 
 conditions.py      what a plan's releases prove, and what that rests on
 planning.py        budget against noise, batch size and length
 caution.py         words of caution where a plan is unusual
-own.py             stages of one's own, by name
+custom.py          stages of one's own, by name
 sensitivity.py     the contracts that bounds state, and accounting reads
 """

@@ -318,6 +318,9 @@ def _followed(tensor: "Tensor", earlier: "Tensor | None", gain: float) -> "tuple
     return estimate.to(tensor.dtype), torch.where(estimate.isfinite(), estimate, known)
 
 
+DENOISERS = (JamesStein, Kalman, KolmogorovSmirnov, Score)  # those that a saved plan finds by name
+
+
 # --- what they share ---------------------------------------------------------------------------------------------
 
 

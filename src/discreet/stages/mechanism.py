@@ -180,14 +180,23 @@ class Mechanism:
             check(self.noise.law)
 
     def contract(self, layout: Layout, state: Any) -> Contract:
-        """What one unit may change now."""
+        """What one unit may change now.
+
+        Args:
+            layout: the parameters' names and shapes.
+            state: the bound's state, None where it has none.
+        """
         one = self.bound.contract(layout, state)
         if self.hardening == "exact":
             one = rounded(one)
         return one if self.microbatch == 1 else doubled(one)
 
     def scales(self, contract: Contract) -> tuple[float, ...]:
-        """The noise's scale (a Gaussian's standard deviation) for each block of the contract."""
+        """The noise's scale (a Gaussian's standard deviation) for each block of the contract.
+
+        Args:
+            contract: what one unit may change.
+        """
         multiplier = self.noise.scale
         if self.noise.absolute is not None:
             return (self.noise.absolute,) * len(contract.blocks)
@@ -200,6 +209,18 @@ class Mechanism:
         scales = iter(self._allocated(gradients, multiplier / math.sqrt(left)))
         return tuple(multiplier * b.norm / math.sqrt(b.share) if b.share else next(scales) for b in contract.blocks)
 
+    def scale_of_each(self, contract: Contract, factor: float = 1.0) -> dict[str, float]:
+        """The noise's scale for each member of a contract.
+
+        Args:
+            contract: what one unit may change.
+            factor: what all scales are multiplied by.
+        """
+        scales: dict[str, float] = {}
+        for block, scale in zip(contract.blocks, self.scales(contract), strict=True):
+            scales.update(dict.fromkeys(block.members, scale * factor))
+        return scales
+
     def _allocated(self, blocks: Sequence[Block], multiplier: float) -> tuple[float, ...]:
         """Scales whose effective multiplier is this one."""
         if self.allocation == "each":
@@ -211,11 +232,19 @@ class Mechanism:
 
     def multiplier(self, layout: Layout | None) -> float:
         """The effective noise multiplier (T6 of docs/theory.md); of other noise than Gaussian, that of one that is
-        proven to hide no more (T5), or 0 if there is none."""
+        proven to hide no more (T5), or 0 if there is none.
+
+        Args:
+            layout: the parameters' names and shapes; None: not known yet.
+        """
         return self.query(layout).multiplier
 
     def query(self, layout: Layout | None) -> Query:
-        """All that privacy depends on in one release, for a model of this layout (None: not known yet)."""
+        """All that privacy depends on in one release.
+
+        Args:
+            layout: the parameters' names and shapes; None: not known yet.
+        """
         contract = self.contract_for(layout)
         scale = self.noise.scale
         if scale is None:
@@ -246,13 +275,21 @@ class Mechanism:
         return None if start is None else start()
 
     def contract_for(self, layout: Layout | None) -> Contract | None:
-        """The contract at the first step, for a model of this layout, or for the one the bound was fitted to."""
+        """The contract at the first step.
+
+        Args:
+            layout: the parameters' names and shapes; None: those that the bound was fitted to.
+        """
         if layout is None:
             layout = getattr(self.bound, "layout", None)
         return None if layout is None else self.contract(layout, self.bound.start(layout))
 
     def fit_to(self, model: Any) -> "Mechanism":
-        """The same with a bound that knows the model's facts, where it has use for them."""
+        """The same with a bound that knows the model's facts, where it has use for them.
+
+        Args:
+            model: the model that is to be trained.
+        """
         fit = getattr(self.bound, "fit_to", None)
         return self if fit is None else replace(self, bound=fit(model))
 
@@ -262,7 +299,11 @@ class Mechanism:
         return not hasattr(self.bound, "fit_to") or getattr(self.bound, "layout", None) is not None
 
     def with_scale(self, scale: float) -> "Mechanism":
-        """The same with another amount of noise, in units of the sensitivity."""
+        """The same with another amount of noise, in units of the sensitivity.
+
+        Args:
+            scale: the amount of noise.
+        """
         return replace(self, noise=self.noise.scaled(scale))
 
     def _contract_of_any_model(self) -> Contract:

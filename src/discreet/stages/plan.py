@@ -18,7 +18,7 @@ from discreet.stages import bounds as _bounds
 from discreet.stages import noise as _noise
 from discreet.stages import sampling as _sampling
 from discreet.stages.conditions import guarantee_of
-from discreet.stages.denoise import JamesStein, Kalman, KolmogorovSmirnov, Score
+from discreet.stages.denoise import DENOISERS
 from discreet.stages.mechanism import Mechanism
 from discreet.stages.participation import (
     alternatives,
@@ -60,18 +60,6 @@ _SAMPLER_MEMBERS = (
     "with_batch_size",
     "check_length",
     "draw",
-)
-DENOISERS = (JamesStein, Kalman, KolmogorovSmirnov, Score)
-SAMPLERS = (
-    _sampling.Poisson,
-    _sampling.FixedSize,
-    _sampling.Shuffled,
-    _sampling.Allocation,
-    _sampling.FixedBatches,
-    _sampling.CyclicPoisson,
-    _sampling.FixedOrder,
-    _sampling.MinSeparation,
-    _sampling.WeightedPoisson,
 )
 
 
@@ -164,10 +152,11 @@ class Plan:
             )
 
     def guarantee(self, *, group: int = 1, beside: Sequence[Event] = ()) -> Guarantee:
-        """What this plan proves if it is carried out to its end, for each unit or for each `group` of so many.
+        """What this plan proves if it is carried out to its end. Needs neither data nor a model.
 
-        `beside` are other releases on the same data, a private covariance say, that protect the same unit. Needs
-        neither data nor a model.
+        Args:
+            group: have any so many units protected together, in place of one.
+            beside: other releases on the same data that protect the same unit, a private covariance say.
         """
         check_int("group", group, least=1, most=10**6)
         check_units(self.sampling.contract().unit, beside)
@@ -175,7 +164,13 @@ class Plan:
 
     def event(self, layout: Layout | None = None, steps: int | None = None, group: int = 1) -> Event:
         """What accounting sees of `steps` steps (all of them) at the mechanism's noise: the releases one unit can
-        take part in."""
+        take part in.
+
+        Args:
+            layout: the parameters' names and shapes, where the bound depends on them.
+            steps: how many steps are meant; all of them unless it is given.
+            group: how many units are protected together.
+        """
         count = self.charges(self.steps if steps is None else steps)
         query = whole_run_query(self, layout) if self.whole_run else self.mechanism.query(layout)
         return Event.of(self.sampling.contract(), query, count, group, theorem_of(self))
@@ -198,11 +193,20 @@ class Plan:
         return alternatives(self)
 
     def with_bands(self, bands: int, *, rough: bool = False) -> "Plan":
-        """This plan with so many bands and groups; `rough` with coefficients that need not be solved."""
+        """This plan with so many bands and groups.
+
+        Args:
+            bands: how many.
+            rough: take coefficients that need not be solved.
+        """
         return with_bands(self, bands, rough=rough)
 
     def solved_anew(self, before: "Plan") -> "Plan":
-        """This plan with its noise's strategy solved for its own length, if that of the one `before` was for its."""
+        """This plan with its noise's strategy solved for its own length.
+
+        Args:
+            before: the plan that this one was made from. Nothing is solved if its strategy was not for its length.
+        """
         return solved_anew(self, before)
 
     @property
@@ -232,7 +236,13 @@ class Plan:
         return not self.whole_run and self.sampling.participations(self.steps) == self.steps
 
     def events(self, layout: Layout | None = None, *, group: int = 1, after: int = 0) -> list[Event]:
-        """What accounting sees of the whole plan, or of what is left `after` so many steps of a schedule."""
+        """What accounting sees of the whole plan, or of what is left of it.
+
+        Args:
+            layout: the parameters' names and shapes, where the bound depends on them.
+            group: how many units are protected together.
+            after: how many steps of a noise schedule are past.
+        """
         one = self.event(layout, group=group)
         if not self.noise_schedule:
             return [one]
@@ -253,7 +263,11 @@ class Plan:
         return tuple((b - a, f) for a, b, f in zip(edges, edges[1:], factors, strict=False))
 
     def noise_factor(self, step: int) -> float:
-        """The factor on the noise at a step."""
+        """The factor on the noise at a step.
+
+        Args:
+            step: its number, from 0.
+        """
         for steps, factor in self.stretches:
             if step < steps:
                 return factor
@@ -262,7 +276,12 @@ class Plan:
 
     def learning_rate(self, base: float, batch_size: int) -> float:
         """A learning rate that is good at another batch size, scaled to this plan's: in proportion, as large batches
-        need (Goyal et al. 2017; the third of the three tools)."""
+        need (Goyal et al. 2017; the third of the three tools).
+
+        Args:
+            base: the learning rate that is good at that batch size.
+            batch_size: that batch size.
+        """
         return (
             check_positive("the learning rate", base)
             * self.sampling.batch_size
@@ -270,11 +289,19 @@ class Plan:
         )
 
     def fit_to(self, model: Any) -> "Plan":
-        """The same plan with a bound that knows this model; what is proven may depend on it."""
+        """The same plan with a bound that knows this model; what is proven may depend on it.
+
+        Args:
+            model: the model that is to be trained.
+        """
         return replace(self, mechanism=self.mechanism.fit_to(model))
 
     def save(self, path: str | Path) -> None:
-        """Write the plan as TOML."""
+        """Write the plan as TOML.
+
+        Args:
+            path: of the file, which is replaced if it is there.
+        """
         try:
             Path(path).write_text(to_toml(self.to_dict()), encoding="utf-8")
         except OSError as error:
@@ -282,7 +309,12 @@ class Plan:
 
     @classmethod
     def load(cls, path: str | Path, stages: Sequence[type[Any]] = ()) -> "Plan":
-        """Read a plan from TOML, strictly; `stages` are your own bounds, noises and samplers, by class."""
+        """Read a plan from TOML, strictly.
+
+        Args:
+            path: of the file.
+            stages: your own bounds, noises, samplers and denoisers, by class.
+        """
         try:
             return cls.from_dict(read_toml(path), stages)
         except ConfigError as error:
@@ -311,7 +343,12 @@ class Plan:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], stages: Sequence[type] = ()) -> "Plan":
-        """The plan that `to_dict` described; anything unknown or missing is a ConfigError."""
+        """The plan that `to_dict` described; anything unknown or missing is a ConfigError.
+
+        Args:
+            values: the plan as plain values.
+            stages: your own bounds, noises, samplers and denoisers, by class.
+        """
         if not isinstance(values, Mapping) or not all(isinstance(key, str) for key in values):
             raise ConfigError(f"a plan is a table of named fields, not {type(values).__name__}.")
         needed = {"format", "steps", "delta", "allocation", "sampling", "bound", "noise"}
@@ -320,10 +357,9 @@ class Plan:
             raise ConfigError(f"a plan with {_listed(missing, 'missing')}{_listed(unknown, 'unknown')}fields.")
         if values["format"] != "discreet-plan/1":
             raise ConfigError(f"the plan's format is {values['format']!r}; this version reads 'discreet-plan/1'.")
-        bounds = [getattr(_bounds, name) for name in _bounds.__all__]
-        noises = [getattr(_noise, name) for name in _noise.__all__]
+        samplers, bounds, noises = ([getattr(m, name) for name in m.__all__] for m in (_sampling, _bounds, _noise))
         return cls(
-            sampling=build(values["sampling"], [*SAMPLERS, *stages]),
+            sampling=build(values["sampling"], [*samplers, *stages]),
             mechanism=Mechanism(
                 build(values["bound"], [*bounds, *stages]),
                 build(values["noise"], [*noises, *stages]),
@@ -345,7 +381,7 @@ _OPTIONAL = {"epsilon", "microbatch", "hardening", "denoise", "tuning", "noise_s
 
 def known_stages() -> set[str]:
     """The names of the library's own samplers, bounds and noises."""
-    return {c.__name__ for c in (*SAMPLERS, *DENOISERS)} | set(_bounds.__all__) | set(_noise.__all__)
+    return {*_sampling.__all__, *_bounds.__all__, *_noise.__all__, *(kind.__name__ for kind in DENOISERS)}
 
 
 def _listed(names: set[str], word: str) -> str:

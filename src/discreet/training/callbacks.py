@@ -19,16 +19,33 @@ class Callback:
     """
 
     def begin(self, done: int, steps: int) -> None:
-        """Training begins, after so many steps of an earlier process, of so many in all."""
+        """Training begins.
+
+        Args:
+            done: steps that an earlier process has made.
+            steps: how many there are in all.
+        """
 
     def step(self, step: int) -> None:
-        """A step was released."""
+        """A step was released.
+
+        Args:
+            step: how many have been released by now.
+        """
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Something was measured: step, epoch, epsilon so far, seconds, loss, accuracy."""
+        """Something was measured.
+
+        Args:
+            record: what, by name: step, epoch, epsilon so far, seconds, loss, accuracy.
+        """
 
     def end(self, result: "FitResult") -> None:
-        """Training is over, or was stopped."""
+        """Training is over, or was stopped.
+
+        Args:
+            result: what `fit` returns.
+        """
 
 
 def callbacks(names: Sequence[str]) -> list[Callback]:

@@ -69,3 +69,21 @@ def test_what_neither_rounding_nor_mixing_explains_is_left_undecided():
     runs = trial(model)
     assert "faint mixing" in Differences().alone(runs, rows[0], len(rows), 1e-6, True)
     runs.end()
+
+
+def test_what_mixes_in_short_floats_alone_is_no_rounding():
+    class Short(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.net(x - x.mean(0) if x.dtype == torch.float32 else x)
+
+    torch.manual_seed(0)
+    rows, other = list(torch.randn(6, 4)), list(torch.randn(6, 4))
+    other[2] = rows[2]
+    tried = trial(Short())
+    one, two = (tried.run(some, [2]).gradients[0] for some in (rows, other))
+    assert "in the model's own type" in Differences().beside(tried, rows, other, 2, one, two, "others exchanged")
+    tried.end()

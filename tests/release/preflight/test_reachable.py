@@ -1,15 +1,19 @@
 """What can be reached from a model or a loss, and be put back."""
 
 import functools
+import importlib
 import itertools
 from contextvars import ContextVar
+from decimal import Decimal
+from queue import SimpleQueue
+from threading import Lock
 
 import pytest
 import torch
 from torch import nn
 
 from discreet.release.preflight.model_state import Snapshot, contents
-from discreet.release.preflight.reachable import is_own, reachable
+from discreet.release.preflight.reachable import is_opaque, is_own, reachable, sealed
 
 total, history = 0, []
 
@@ -25,6 +29,13 @@ class Held:
     @functools.lru_cache  # noqa: B019 (what is tested)
     def kept(self):
         return total
+
+
+class Slotted:
+    __slots__ = ("value",)
+
+    def __init__(self, value):
+        self.value = value
 
 
 def paths(value):
@@ -114,3 +125,23 @@ def test_what_cannot_be_put_back_is_said_if_it_moved(make, move):
     move(value)
     before.restore()
     assert not before.whole
+
+
+def test_what_compiled_code_holds_is_told_by_its_pickle_or_not_at_all():
+    assert is_opaque(Decimal(1))
+    assert sealed(Decimal(1)) == sealed(Decimal("1")) != sealed(Decimal(2))
+    queue = SimpleQueue()
+    assert is_opaque(queue)
+    assert sealed(queue) != sealed(queue)  # nobody knows
+    assert not any(map(is_opaque, (1, [], {}, nn.ReLU(), Lock(), Slotted(1.0), lambda: 0, iter([]), Decimal)))
+
+
+def test_a_module_of_ones_own_that_code_names_is_entered(tmp_path, monkeypatch):
+    (tmp_path / "my_settings.py").write_text("rate = 0.5\ndef function(): pass\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = importlib.import_module("my_settings")
+    code = {"settings": settings, "torch": torch, "__name__": "elsewhere"}
+    exec("def loss(x):\n    return x * settings.rate + torch.ones(())", code)
+    found = dict(reachable({"loss": code["loss"]}))
+    assert found["loss.settings.rate"] == 0.5
+    assert not any("function" in path or "torch" in path for path in found)

@@ -15,7 +15,15 @@ nothing, which is what "zero-out" means.
 
 from discreet.audit.canaries.others import Others, gradient_of
 from discreet.audit.canaries.run import AuditedRun, audit_run
-from discreet.audit.canaries.scores import Filter, Likelihood, Score, checked_score, parameters_of, rehearsed_counts
+from discreet.audit.canaries.scores import (
+    Filter,
+    Likelihood,
+    Score,
+    add_released,
+    checked_score,
+    parameters_of,
+    rehearsed_counts,
+)
 from discreet.audit.canaries.units import (
     DATA,
     EXCLUDED,
@@ -38,6 +46,7 @@ __all__ = [
     "Likelihood",
     "Others",
     "Score",
+    "add_released",
     "audit_run",
     "checked_score",
     "directions",

@@ -125,6 +125,22 @@ def parameters_of(model: nn.Module) -> Tensor:
     return torch.cat([p.detach().double().flatten().cpu() for p in trainable(model).values()])
 
 
+def add_released(total: Tensor, step: int, canaries: Directions, likelihood: Likelihood | None, sums: Reals) -> None:
+    """Have a released sum scored: along each canary's direction, added to `sums`, or by the likelihood.
+
+    Args:
+        total: the gradient that was released, times the batch size.
+        step: which release it is.
+        canaries: the directions that were added.
+        likelihood: the score, if it is not a sum.
+        sums: what was added up before, one value a canary; changed in place.
+    """
+    if likelihood is None:
+        sums += canaries.along(total).numpy()
+    else:
+        likelihood.released(total, step)
+
+
 class Attacker:
     """What an attacker keeps of a run, to score the canaries by."""
 
@@ -173,10 +189,7 @@ class Attacker:
             return
         assert isinstance(self._canaries, Directions)
         total = gradient_of(self._model) * self._plan.sampling.batch_size
-        if self._likelihood is None:
-            self._sums += self._canaries.along(total).numpy()
-        else:
-            self._likelihood.released(total, step)
+        add_released(total, step, self._canaries, self._likelihood, self._sums)
 
     def scores(self) -> Reals:
         if self._score in ("likelihood", "sum"):

@@ -73,12 +73,21 @@ class SequenceSetting:
         return Reader(self.vocabulary) if self.make is None else self.make()
 
     def text(self, rows: int) -> Tensor:
-        """Made-up records: tokens that go up by 1, 2 or 3."""
+        """Made-up records: tokens that go up by 1, 2 or 3.
+
+        Args:
+            rows: how many records.
+        """
         steps = torch.randint(1, 4, (rows, self.length))
         return (torch.randint(self.vocabulary, (rows, 1)) + steps.cumsum(1)) % self.vocabulary
 
     def hidden(self, secrets: Tensor, index: Tensor) -> Tensor:
-        """Records that hold secrets, each with the beginning that its index has."""
+        """Records that hold secrets, each with the beginning that its index has.
+
+        Args:
+            secrets: one for each record.
+            index: the number of each record's beginning.
+        """
         records = self.text(len(secrets))
         records[:, 0] = self.vocabulary - 1
         records[:, 1], records[:, 2] = index % self.vocabulary, index // self.vocabulary
@@ -90,7 +99,13 @@ class SequenceSetting:
         return torch.randint(_SYMBOLS, (count, self.secret))
 
     def perplexity(self, model: nn.Module, secrets: Tensor, index: int) -> Tensor:
-        """The log-perplexity of secrets behind one beginning."""
+        """The log-perplexity of secrets behind one beginning.
+
+        Args:
+            model: the network.
+            secrets: the candidates.
+            index: the number of the beginning.
+        """
         records = self.hidden(secrets, torch.full((len(secrets),), index))[:, : _BEGINNING + self.secret]
         with torch.no_grad():
             each = F.cross_entropy(model(records[:, :-1]), records[:, 1:], reduction="none")

@@ -40,18 +40,33 @@ class Setting:
     plain_optimizer: Optimizer | None = None
 
     def resized(self, examples: int, epochs: float) -> "Setting":
-        """The same for fewer examples and epochs, at the plan's batch size and epsilon: its noise is solved anew."""
+        """The same for fewer examples and epochs, at the plan's batch size and epsilon: its noise is solved anew.
+
+        Args:
+            examples: how many there are.
+            epochs: how often each takes part, on average.
+        """
         sampling = self.plan.sampling
         batch = min(sampling.batch_size, examples)
         steps = max(1, resampled(sampling, examples, batch).steps_for(epochs))
         return replace(self, plan=resized(self.plan.fit_to(self.make()), examples, batch, steps))
 
     def with_noise(self, scale: float) -> "Setting":
-        """The same at another noise, in units of the sensitivity."""
+        """The same at another noise, in units of the sensitivity.
+
+        Args:
+            scale: the amount of noise.
+        """
         return replace(self, plan=replace(self.plan, mechanism=self.plan.mechanism.with_scale(scale), epsilon=None))
 
     def train(self, data: Pair, tell: Callable[[int, int], None], measured: Pair | None = None) -> "Trained":
-        """Train a new model privately on made-up or public data."""
+        """Train a new model privately on made-up or public data.
+
+        Args:
+            data: inputs and labels.
+            tell: is told the step and how many there are.
+            measured: what accuracy is measured on; `data` unless it is given.
+        """
         model, plan = self.make(), self.plan
         sampling: Any = plan.sampling
         if isinstance(sampling, Poisson) and sampling.examples != len(data[0]):
@@ -72,7 +87,13 @@ class Setting:
         return Trained(model, course, fitted.guarantee.epsilon)
 
     def train_plainly(self, data: Pair, tell: Callable[[int, int], None], measured: Pair | None = None) -> "Trained":
-        """Train a new model without privacy: as many steps on batches as large, shuffled, no bound, no noise."""
+        """Train a new model without privacy: as many steps on batches as large, shuffled, no bound, no noise.
+
+        Args:
+            data: inputs and labels.
+            tell: is told the step and how many there are.
+            measured: what accuracy is measured on; `data` unless it is given.
+        """
         model, plan = self.make(), self.plan
         optimizer, loss = (self.plain_optimizer or self.optimizer)(model), loss_for(data)
         count, size = len(data[0]), math.ceil(plan.sampling.batch_size)

@@ -187,6 +187,13 @@ class Lookups(PerExampleGrad):
         return (self.gradients,)
 
     def norms(self) -> Tensor:
+        if not self.indices.is_cpu:  # without waiting for how many there are: a place for each row of a unit
+            rows, order = self.indices.sort(1)
+            place = rows.diff(prepend=rows[:, :1]).ne(0).cumsum(1)
+            sums = torch.zeros_like(self.gradients)
+            values = self.gradients.gather(1, order.unsqueeze(2).expand_as(sums))
+            sums.scatter_add_(1, place.unsqueeze(2).expand_as(sums), values)
+            return squared_norms(sums.flatten(0, 1)).view(self.units, -1).sum(1)
         offset = torch.arange(self.units, device=self.indices.device)[:, None] * self._rows
         keys, place = torch.unique(self.indices + offset, return_inverse=True)
         sums = self.gradients.new_zeros(len(keys), self._width)

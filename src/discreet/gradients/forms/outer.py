@@ -250,6 +250,8 @@ def norms_of_grams(first: Tensor, second: Tensor, make: Callable[[int, int], Ten
     rounded = (_form(second.abs(), x) + _form(first.abs(), y)) / 2
     lost = x.sum(1).square() + y.sum(1).square()
     sure = norms.isfinite() & (norms >= _LEFT * rounded) & (norms >= _TINY * lost)
+    if not sure.is_cpu:  # without waiting for which they are: `UnitGradients` makes what is nan
+        return torch.where(sure, norms, torch.nan)
     for u in torch.nonzero(~sure).flatten().tolist():
         norms[u] = squared_norms(make(u, u + 1))[0]
     return norms

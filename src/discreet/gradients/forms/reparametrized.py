@@ -93,7 +93,8 @@ class Prepared(PerExampleGrad):
     @cached_property
     def rescaling(self) -> "Rescaling | None":
         """The preparation as a rescaling, where it is one: then norms can be told without a pull."""
-        return None if self._coarse else Rescaling.of(self)
+        # on a device each unit is pulled: a host that looks whether it is one would wait
+        return Rescaling.of(self) if self.parameter.is_cpu and not self._coarse else None
 
     def _measure(self) -> tuple[Tensor, Tensor]:
         if self._measured is None:

@@ -139,7 +139,12 @@ class PrivateTrainer(Trainer):
         return torch.zeros((), device=self.args.device)  # the loss itself is private
 
     def unit_losses(self, model: nn.Module, chunk: tuple[Any, Tensor | None]) -> Tensor:
-        """One loss for each unit of a chunk."""
+        """One loss for each unit of a chunk.
+
+        Args:
+            model: whose forward pass it is.
+            chunk: the inputs, and which rows are real, None for all.
+        """
         inputs, real = self._prepare_inputs(dict(chunk[0])), chunk[1]
         given = {name: inputs.pop(name) for name in self.label_names if name in inputs}
         labels = given["labels"] if list(given) == ["labels"] else given
@@ -153,7 +158,11 @@ class PrivateTrainer(Trainer):
         return unit_losses(losses, self._rows, reduction=self._reduction)
 
     def check_private(self, model: nn.Module) -> None:
-        """Raise unless the plan is attached to exactly what this model trains."""
+        """Raise unless the plan is attached to exactly what this model trains.
+
+        Args:
+            model: what the Trainer trains.
+        """
         self.private.check_attached()
         held = {id(p) for p in self.private._parameters.values()}
         if held != {id(p) for p in trainable(model).values()}:

@@ -22,7 +22,7 @@ from discreet.papers.belu.verdicts import (
     peak_inside,
     printed,
 )
-from discreet.papers.experiment import Case, Experiment, Measured, Place, Results, Size, Stated
+from discreet.papers.experiment import Case, Experiment, Measured, Place, Results, Size, Stated, headline
 from discreet.papers.train_case import Pair, ordinary, pairs, private, seeded
 from discreet.report import Axis, Chart, Series
 from discreet.stages import presets as methods
@@ -329,27 +329,24 @@ EXPERIMENTS = (
         _table_charts,
         (
             *_rows(),
-            Stated(
+            headline(
                 "figure 2: BELU has a higher accuracy than tanh and than clipping",
                 "89.7%, 81.8%, 87.7%",
-                verdict=belu_is_best,
-                size=SIZE,
-                headline=True,
+                belu_is_best,
+                SIZE,
             ),
-            Stated(
+            headline(
                 "figure 3: the average rises up to β = 5 and falls after",
                 "87.3%, 89.7%, 86.0% at 1, 5, 20",
-                verdict=peak_inside,
-                size=SIZE,
-                headline=True,
+                peak_inside,
+                SIZE,
             ),
             Stated("figure 3: last epoch and average are closer as β grows", "", verdict=gap_closes, size=SIZE),
-            Stated(
+            headline(
                 "figure 4: BELU outperforms clipping as the clipping size increases",
                 "-0.4 points at 2, +43.4 at 21",
-                verdict=beats_clipping,
-                size=SIZE,
-                headline=True,
+                beats_clipping,
+                SIZE,
             ),
             Stated("ε of all private models, δ = 1e-5", "1.10", EPSILON, verdict=budget, headline=True),
         ),

@@ -19,6 +19,7 @@ _RELU: Case = {"form": "clipped", "activation": "relu"}
 _TANH: Case = {"form": "paper", "activation": "tanh"}
 _ANSWERS = {True: "yes", False: "no", None: "unclear"}
 Rows = Mapping[float, Results]  # by beta or clipping norm
+Found = tuple[bool | None, str, tuple[Results, ...]]  # the answer, in words, and what it is judged by
 
 
 def row_of(result: Result) -> tuple[Any, ...]:
@@ -119,7 +120,7 @@ def judge(results: Results, holds: Callable[[Results], tuple[bool | None, str, t
 def belu_is_best(results: Results) -> Verdict:
     """Figure 2: BELU is above tanh and above clipped ReLU, each with its best beta or norm."""
 
-    def holds(some: Results) -> tuple[bool | None, str, tuple[Results, ...]]:
+    def holds(some: Results) -> Found:
         belu, relu, tanh = belu_by_beta(some), relu_by_norm(some), some.where(**_TANH)
         if not belu or not relu or not tanh:
             return None, "", ()
@@ -139,10 +140,7 @@ def belu_is_best(results: Results) -> Verdict:
 def peak_inside(results: Results) -> Verdict:
     """Figure 3: the average rises with beta up to 5 and falls after."""
 
-    def holds(some: Results) -> tuple[bool | None, str, tuple[Results, ...]]:
-        rows = belu_by_beta(some)
-        if len(rows) < 3:
-            return None, "", ()
+    def holds(rows: Rows) -> Found:
         best = max(rows, key=lambda beta: rows[beta].mean("average"))
         first, last = min(rows), max(rows)
         rises, falls = (above(rows[best], rows[end], name="average") for end in (first, last))
@@ -150,16 +148,13 @@ def peak_inside(results: Results) -> Verdict:
         answer = False if best in (first, last) else True if rises is True and falls is True else None
         return answer, words, (rows[first], rows[best], rows[last])
 
-    return judge(results, holds)
+    return _judge_by_beta(results, 3, holds)
 
 
 def gap_closes(results: Results) -> Verdict:
     """Figure 3: the last epoch is nearer to the average as beta grows."""
 
-    def holds(some: Results) -> tuple[bool | None, str, tuple[Results, ...]]:
-        rows = belu_by_beta(some)
-        if len(rows) < 2:
-            return None, "", ()
+    def holds(rows: Rows) -> Found:
         ends = rows[min(rows)], rows[max(rows)]
         gaps = [Results(_with_gap(r) for r in row) for row in ends]
         one, other = (gap.mean("gap") for gap in gaps)
@@ -169,7 +164,17 @@ def gap_closes(results: Results) -> Verdict:
             return None, words, ends
         return abs(other) < abs(one), words, ends
 
-    return judge(results, holds)
+    return _judge_by_beta(results, 2, holds)
+
+
+def _judge_by_beta(results: Results, least: int, holds: Callable[[Rows], Found]) -> Verdict:
+    """What holds of BELU's results by beta, where there are enough of them."""
+
+    def enough(some: Results) -> Found:
+        rows = belu_by_beta(some)
+        return holds(rows) if len(rows) >= least else (None, "", ())
+
+    return judge(results, enough)
 
 
 def _with_gap(result: Result) -> Result:
@@ -180,7 +185,7 @@ def _with_gap(result: Result) -> Result:
 def beats_clipping(results: Results) -> Verdict:
     """Figure 4: BELU is above ReLU clipped to alpha + beta, by more as that grows."""
 
-    def holds(some: Results) -> tuple[bool | None, str, tuple[Results, ...]]:
+    def holds(some: Results) -> Found:
         belu, relu = belu_by_beta(some), relu_by_norm(some)
         sizes = sorted({b + 1 for b in belu} & set(relu))
         if len(sizes) < 2:

@@ -21,6 +21,7 @@ from discreet.papers.experiment import (
     Results,
     Size,
     Stated,
+    headline,
 )
 from discreet.papers.train_case import pairs, private, seeded
 from discreet.papers.verdicts import QUEUED, Extent, Verdict
@@ -249,13 +250,7 @@ EXPERIMENTS = (
         _budgets_run,
         _budgets_charts,
         (
-            Stated(
-                "Fashion-MNIST against MNIST",
-                "lower accuracy",
-                verdict=_fashion_is_lower,
-                size=SLIDES,
-                headline=True,
-            ),
+            headline("Fashion-MNIST against MNIST", "lower accuracy", _fashion_is_lower, SLIDES),
             Stated("how accuracy depends on ε", "similarly on both", verdict=_alike, size=SLIDES),
             Stated("the learning rate, where the noise is bigger", "decreased", verdict=_rates_fall, size=SLIDES),
             Stated("clipping norm on Fashion-MNIST", "5", verdict=_norm_five, size=SLIDES),

@@ -13,7 +13,7 @@ from discreet.papers.encoding.verdicts import (
     student_best,
     whole,
 )
-from discreet.papers.experiment import ACCURACY, EPOCHS, Case, Experiment, Results, Size, Stated
+from discreet.papers.experiment import ACCURACY, EPOCHS, Case, Experiment, Results, Size, Stated, headline
 from discreet.papers.held_out import COPY, SHOWN, in_steps, rate_of
 from discreet.report import Axis, Chart, Series
 
@@ -171,19 +171,17 @@ def _denoising(data: str) -> Experiment:
         train,
         _denoise_charts,
         (
-            Stated(
+            headline(
                 "encoded Student-t noise with KS against DP-SGD (figure 4)",
                 "noticeably higher accuracies",
-                verdict=against_dp_sgd("Student-t, encoded, KS", "encoded Student-t, KS"),
-                size=SIZES[data],
-                headline=True,
+                against_dp_sgd("Student-t, encoded, KS", "encoded Student-t, KS"),
+                SIZES[data],
             ),
-            Stated(
+            headline(
                 "denoising of Gaussian noise (text with figure 2)",
                 "outperforms DPSGD",
-                verdict=against_dp_sgd("Gaussian, KS", "Gaussian, KS"),
-                size=SIZES[data],
-                headline=True,
+                against_dp_sgd("Gaussian, KS", "Gaussian, KS"),
+                SIZES[data],
             ),
             Stated(
                 "Algorithm 1 exactly as printed against DP-SGD",

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from discreet.papers.experiment import ONE_SEED, Case, Experiment, Measured, Place, Results, Size, Stated
+from discreet.papers.experiment import ONE_SEED, Case, Experiment, Measured, Place, Results, Size, Stated, headline
 from discreet.papers.three_tools.alexnet import alexnet, images
 from discreet.papers.three_tools.clipping import SHORT, length_of, trained
 from discreet.papers.three_tools.plans import PLANNED, SAID, constant
@@ -156,13 +156,7 @@ EXPERIMENTS = (
                 )
                 for b, scaled, theirs in _BATCHES
             ),
-            Stated(
-                "large batches",
-                "beneficial if the learning rate is scaled",
-                verdict=_large,
-                size=SIZE,
-                headline=True,
-            ),
+            headline("large batches", "beneficial if the learning rate is scaled", _large, SIZE),
         ),
         proven,
         longest_of_each,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from discreet import Plan
-from discreet.papers.experiment import EPOCHS, Case, Experiment, Measured, Place, Results, Size, Stated
+from discreet.papers.experiment import EPOCHS, Case, Experiment, Measured, Place, Results, Size, Stated, headline
 from discreet.papers.three_tools.alexnet import alexnet, images
 from discreet.papers.three_tools.plans import CHUNK, NORM, PLANNED, SAID, adaptive, constant
 from discreet.papers.three_tools.verdicts import (
@@ -167,7 +167,7 @@ EXPERIMENT = Experiment(
             )
             for name, theirs in (("constant", 0.616), ("adaptive", 0.635))
         ),
-        Stated("adaptive against constant", "from 61.6 % to 63.5 %", verdict=_better, size=SIZE, headline=True),
+        headline("adaptive against constant", "from 61.6 % to 63.5 %", _better, SIZE),
         _robust("beta"),
         _robust("noise on norms"),
     ),

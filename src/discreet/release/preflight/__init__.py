@@ -13,6 +13,7 @@ exactness.py        the engine's sums against autograd's own, contributions agai
 first_batch.py      what is probed on the first batch, once
 reachable.py        what can be reached from a model or a loss
 model_state.py      what a model keeps between its calls
+step_start.py       what a step starts from, and what its forward pass has changed
 evidence.py         what was seen of a run, and which conditions of its guarantee that carries
 check.py            `discreet.preflight`, for a test of one's own
 """

@@ -47,11 +47,14 @@ class Differences:
         if distance <= 4 * spread:
             return ""
         rounding, exact = self.rounding(trial, rows[unit], len(rows))
+        short = ""
+        if exact and distance > COARSE:  # more than rounding makes: something is done in short floats alone
+            short = "a row's gradient changed with the rows beside it in the model's own type, though not in float64"
         if exact:
             with trial.exact():
                 distance = self.apart(*(trial.run(r, [unit]).gradients[0] for r in (rows, other)))
         if distance <= EXACT + ROUNDING * rounding and rounding <= (AMPLIFIED if exact else SURELY):
-            return ""
+            return short
         if distance > (SURELY if exact else COARSE) and distance > ROUNDING * rounding:
             raise PrivacyError(
                 f"{trial.culprit(rows, other, unit)} mixes examples: a row's gradient changed with the rows beside it "

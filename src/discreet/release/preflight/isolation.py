@@ -26,7 +26,7 @@ from discreet.release.loss_function import LossFn
 from discreet.release.preflight.batches import _far, are_finite, exchanged, extent, is_finite, sharing, sizes
 from discreet.release.preflight.constant_draws import _EXTREMES
 from discreet.release.preflight.differences import COARSE, EXACT, FEW_BITS, ROUNDING, SURELY, Differences, length
-from discreet.release.preflight.trial import CannotRunError, Trial, TrialRun, equal
+from discreet.release.preflight.trial import CannotRunError, Trial, TrialRun, equal, seeded_apart
 
 _FIRST_ROWS, _FIRST_UNITS = 12, 3
 _LATER_ROWS, _LATER_UNITS = 8, 1
@@ -124,6 +124,7 @@ class Isolation:
                     continue
                 mine = [base.gradients[units.index(unit)] for unit in asked]
                 drawn = _drew_alike(trial, base, found)
+                undecided = undecided or seeded_apart(base, found)
                 for unit, one, two in zip(asked, mine, found.gradients, strict=True):
                     undecided = undecided or self._beside(trial, rows, other, unit, one, two, way, alike=drawn)
                 tested = True
@@ -132,8 +133,8 @@ class Isolation:
                 kept |= apart
         if _WAYS[-1] in ways:
             undecided = undecided or self._shares(trial, rows, units[0], base.gradients[0])
-        alike, apart = self._counted(trial, rows, None if trial.drew(base) else base)
-        compared, kept = compared | alike, kept | apart
+        alike, apart, seeded = self._counted(trial, rows, None if trial.drew(base) else base)
+        compared, kept, undecided = compared | alike, kept | apart, undecided or seeded
         if kept:
             self._carried(trial, rows, kept)
         undecided = (
@@ -273,17 +274,18 @@ class Isolation:
         """How far two batches' gradients are from each other; None where a loss is not finite."""
         return None if one is None or two is None else self._differences.apart(one, two)
 
-    def _counted(self, trial: Trial, rows: list[Any], base: TrialRun | None) -> tuple[set[str], set[str]]:
-        """What is written alike, and not alike, where there is one row fewer.
+    def _counted(self, trial: Trial, rows: list[Any], base: TrialRun | None) -> tuple[set[str], set[str], str]:
+        """What is written alike, and not alike, where there is one row fewer; and what that leaves undecided.
 
         `base` is the run of all rows where no random number was drawn, which need not be held then.
         """
         try:
             with trial.constant():
                 one = base or trial.run(rows, [], state=True)
-                return trial.written(one.state, trial.run(rows[:-1], [], state=True).state)
+                fewer = trial.run(rows[:-1], [], state=True)
+                return *trial.written(one.state, fewer.state), seeded_apart(one, fewer)
         except CannotRunError:
-            return set(), set()
+            return set(), set(), ""
 
     def _opened(
         self, trial: Trial, rows: list[Any], units: list[int], batches: Iterable[tuple[list[Any], list[int]]]

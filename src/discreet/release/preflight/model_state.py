@@ -13,7 +13,6 @@ from array import array
 from collections import deque
 from collections.abc import Mapping, Sequence
 from functools import partial
-from itertools import islice
 from operator import is_
 from typing import Any
 
@@ -24,16 +23,20 @@ from torch import Tensor, nn
 from discreet.release.preflight.reachable import (
     CACHED,
     MISSING,
+    MOST,
     PLAIN,
     class_values,
+    is_opaque,
     is_opened,
     is_own,
+    is_own_file,
+    module_values,
     named,
     position,
     reachable,
+    sealed,
 )
 
-_MOST = 100_000  # things that are looked at
 _COPIED_BYTES = 1 << 28  # of tensors and arrays that are kept as they were; of others only sums are compared
 _EXACT_BYTES = 1 << 20  # of a tensor whose every byte is compared
 
@@ -51,7 +54,7 @@ class Snapshot:
         count = 0
         for _, value in reachable(self._roots, without):
             count += 1
-            if count > _MOST:
+            if count > MOST:
                 self.whole = False
                 break
             if isinstance(value, (Tensor, np.ndarray)):
@@ -123,7 +126,7 @@ def contents(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str,
     """
     found: dict[str, Any] = {}
     for count, (path, value) in enumerate(reachable(roots, without)):
-        if count > _MOST:
+        if count > MOST:
             break
         if isinstance(value, PLAIN):
             found[path] = value
@@ -135,14 +138,11 @@ def contents(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str,
             found[path] = ("generator",)  # where a sequence of random numbers stands is no fact of the data
         elif isinstance(value, (array, bytearray)):
             found[path] = (type(value).__name__, bytes(value))
+        elif is_opaque(value):
+            found[path] = (type(value).__name__, 1, sealed(value))
         elif not isinstance(value, (Mapping, frozenset, *_FIXED)) and not is_opened(value):
             found[path] = _Same(value)
     return found
-
-
-def plain_values(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str, Any]:
-    """The numbers and texts alone, by their path."""
-    return {path: value for path, value in islice(reachable(roots, without), _MOST) if isinstance(value, PLAIN)}
 
 
 def digests(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -168,6 +168,7 @@ class Random:
 
     def __init__(self) -> None:
         self._torch, self._numpy, self._python = torch.get_rng_state(), np.random.get_state(), random.getstate()
+        self.seed = torch.initial_seed()
 
     def same(self, *, torch_too: bool = True) -> bool:
         """Whether nothing was drawn since; with `torch_too` False, by Python and NumPy."""
@@ -193,6 +194,8 @@ def _held(value: Any) -> Any:
     """What a container holds now, without what is in it in turn."""
     if isinstance(value, type):
         return class_values(value) if is_own(value) else MISSING
+    if isinstance(value, types.ModuleType):
+        return module_values(value) if is_own_file(value) else MISSING
     if isinstance(value, CACHED):
         return () if not value.cache_info().currsize else MISSING  # what was there cannot be put back
     if isinstance(value, torch.Generator):
@@ -231,8 +234,8 @@ def _refill(value: Any, held: Any) -> None:
         if not _identical(value, held):
             value.clear()
             value.update(held)
-    elif isinstance(value, type):
-        now = class_values(value)
+    elif isinstance(value, (type, types.ModuleType)):
+        now = class_values(value) if isinstance(value, type) else module_values(value)
         for name in now.keys() - held.keys():
             delattr(value, name)
         for name, content in held.items():

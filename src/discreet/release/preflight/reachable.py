@@ -2,13 +2,17 @@
 
 import dis
 import gc
+import pickle
+import random
 import sys
 import types
 import weakref
+from array import array
 from collections import OrderedDict, deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextvars import ContextVar
 from functools import cache, partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -19,9 +23,14 @@ CLOSED = {"torch", "numpy", "discreet", "lightning", "pytorch_lightning", "trans
 CLOSED |= {"logging", "threading", "multiprocessing", "rich", "typing", "weakref", "io", "concurrent", "asyncio"}
 
 MISSING = object()
+MOST = 100_000  # things that are looked at
 PLAIN = (int, float, complex, str, bytes, bool, np.generic, type(None))
 CACHED = type(cache(lambda: 0))  # what functools.cache and lru_cache make of a function
 _CONTAINERS = (dict, OrderedDict, list, tuple, set)
+_TAKEN_APART = (*PLAIN, Mapping, list, tuple, set, frozenset, deque, array, type, types.ModuleType, types.FunctionType)
+_TAKEN_APART += (types.MethodType, types.BuiltinFunctionType, types.CellType, weakref.ReferenceType, partial, CACHED)
+_TAKEN_APART += (ContextVar, Tensor, np.ndarray, random.Random)
+_SILENT = {"_thread", "_io", "_csv", "_socket", "_ssl"}  # locks and files: what is read back from one is not seen
 _METHODS = (types.FunctionType, staticmethod, classmethod, property, CACHED)
 
 
@@ -42,6 +51,11 @@ def reachable(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> Iterator
                 waiting.append((f"{path}.{name}" if path else name, child))
 
 
+def plain_values(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str, Any]:
+    """The numbers and texts alone, by their path."""
+    return {path: value for path, value in islice(reachable(roots, without), MOST) if isinstance(value, PLAIN)}
+
+
 def is_opened(value: Any) -> bool:
     """Whether an object is entered."""
     if isinstance(value, nn.Module):
@@ -51,6 +65,26 @@ def is_opened(value: Any) -> bool:
     if module.startswith(("torch.distributions", "transformers.cache_utils")):
         return True
     return home not in CLOSED and home not in ("builtins", "array")
+
+
+def is_opaque(value: Any) -> bool:
+    """Whether an object is entered and has no attributes: what it holds is in compiled code (a Decimal, a queue)."""
+    if (
+        isinstance(value, _TAKEN_APART)
+        or not is_opened(value)
+        or type(value).__module__ in _SILENT
+        or _is_iterator(value)
+    ):
+        return False
+    return not hasattr(value, "__dict__") and not any(True for _ in _attributes(value))
+
+
+def sealed(value: Any) -> Any:
+    """What such an object holds, as one that can be compared; one that cannot be told of is like no other."""
+    try:
+        return hash(pickle.dumps(value))
+    except Exception:  # whatever its own code raises
+        return object()
 
 
 def is_own(kind: type) -> bool:
@@ -69,6 +103,23 @@ def class_values(kind: type) -> dict[str, Any]:
     }
 
 
+def is_own_file(module: types.ModuleType) -> bool:
+    """Whether a module is a file of one's own: none of these packages, of Python's, or of what was installed."""
+    home, file = module.__name__.partition(".")[0], getattr(module, "__file__", None) or ""
+    installed = not file or "site-packages" in file or "dist-packages" in file
+    return not installed and home not in CLOSED and home not in sys.stdlib_module_names
+
+
+def module_values(module: types.ModuleType) -> dict[str, Any]:
+    """What a module holds beside functions, classes and other modules: settings."""
+    defined = (types.ModuleType, types.FunctionType, types.BuiltinFunctionType, type)
+    return {
+        name: value
+        for name, value in list(vars(module).items())
+        if not (name.startswith("__") and name.endswith("__")) and not isinstance(value, defined)
+    }
+
+
 def named(function: types.FunctionType) -> dict[str, Any]:
     """The globals that a function's code has the names of; of other functions and classes those of the same file."""
     home, defined = function.__module__ or "", function.__globals__
@@ -78,7 +129,7 @@ def named(function: types.FunctionType) -> dict[str, Any]:
     return {
         name: value
         for name, value in found.items()
-        if not isinstance(value, types.ModuleType)
+        if (not isinstance(value, types.ModuleType) or is_own_file(value))
         and (not isinstance(value, (types.FunctionType, type)) or value.__module__ == home)
     }
 
@@ -87,6 +138,8 @@ def position(value: Any) -> Any:
     """Where something stands that cannot be put back: an iterator, a variable of a context; None for all else."""
     if isinstance(value, ContextVar):
         return (value.get(MISSING),)
+    if is_opaque(value):
+        return (sealed(value),)
     if isinstance(value, types.GeneratorType):
         frame = value.gi_frame
         return None if frame is None else (frame.f_lasti, *frame.f_locals.values())
@@ -97,10 +150,12 @@ def _children(value: Any) -> Sequence[tuple[str, Any]]:
     if type(value) in _CONTAINERS and not value:
         return ()  # most of what a module holds: its hooks
     if isinstance(value, type):
-        return list(_of_class(value)) if is_own(value) else ()
+        return [*_of_class(value), *_classes(value)] if is_own(value) else ()  # and that of the class itself
     if isinstance(value, nn.Parameter):
         return (("attributes", vars(value)),)
-    if isinstance(value, (Tensor, np.ndarray, types.ModuleType, weakref.ReferenceType, types.CellType)):
+    if isinstance(value, types.ModuleType):
+        return list(module_values(value).items()) if is_own_file(value) else ()
+    if isinstance(value, (Tensor, np.ndarray, weakref.ReferenceType, types.CellType)):
         return ()
     if isinstance(value, Mapping):
         return [(str(key), child) for key, child in list(value.items())]
@@ -207,5 +262,5 @@ def _reduced(value: Any) -> Iterator[Any]:
             yield part
 
 
-__all__ = ["CACHED", "CLOSED", "MISSING", "PLAIN", "cached", "class_values", "is_opened", "is_own", "named"]
-__all__ += ["position", "reachable"]
+__all__ = ["CACHED", "CLOSED", "MISSING", "MOST", "PLAIN", "cached", "class_values", "is_opened", "is_own", "named"]
+__all__ += ["is_opaque", "is_own_file", "module_values", "plain_values", "position", "reachable", "sealed"]

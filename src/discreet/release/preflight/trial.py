@@ -315,6 +315,13 @@ def _double(value: Any) -> Any:
     return value
 
 
+def seeded_apart(one: TrialRun, two: TrialRun) -> str:
+    """Whether two runs gave torch's random numbers other seeds: then everybody's may depend on the others."""
+    if one.random is None or two.random is None or one.random.seed == two.random.seed:
+        return ""
+    return "random numbers are seeded with what depends on the rows"
+
+
 def equal(one: Tensor, two: Tensor) -> bool:
     """Whether two gradients are the same, bit for bit; values that are no numbers are alike."""
     return torch.equal(one, two) or bool(((one == two) | (one.isnan() & two.isnan())).all())

@@ -18,8 +18,9 @@ from discreet.release.loss_function import OWN, LossFn, LossOfRows, Rows
 from discreet.release.preflight.evidence import Evidence
 from discreet.release.preflight.first_batch import FirstBatch
 from discreet.release.preflight.isolation import Isolation
-from discreet.release.preflight.model_state import contents, differing, digests, plain_values
-from discreet.release.preflight.reachable import CACHED, cached, reachable
+from discreet.release.preflight.model_state import contents, differing, digests
+from discreet.release.preflight.reachable import CACHED, MISSING, cached, plain_values, reachable
+from discreet.release.preflight.step_start import StepStart
 from discreet.stages.noise.random import KeyTree
 
 # modules' hooks, which of them runs, and the mark of accelerate
@@ -27,6 +28,7 @@ _HOOKS = re.compile(r"\._(\w+_)?hooks(_\w+)?(\.|$)|^model\._(current_fx_name|is_
 _CACHE = re.compile(r".*\.cached(?=\d)")  # of functools, up to the number of what it holds
 _READ_ROWS = 64  # of a batch that are read again for a test
 _MOST_STRUCTURES = 64  # of graphs that are each tested once
+_WHOLE = {16**k for k in range(1, 16)}  # steps at which a whole batch is compared
 _STRETCH = 4096  # steps whose coins are drawn together
 
 
@@ -55,19 +57,21 @@ class Preflight:
         self._first = FirstBatch(model, sharded=sharded) if on else None
         self._isolation = Isolation(model) if on and testable else None
         self._at_attach = digests(contents({"model": model})) if on else {}
-        self._loss_held: tuple[int, dict[str, Any]] | None = None  # what the loss held on the last tested step
+        # the last tested step, what the loss held on it, and the model's parts, which are none of its
+        self._loss_held: tuple[int, dict[str, Any], list[Any]] | None = None
         self._sizes: dict[tuple[int, int], tuple[int, int]] = {}  # of batches so far: least and most, by dimension
         self._lent: set[str] = set()  # what the model held on tested steps that was not there at attach
         self._structures: set[int] = set()  # of graphs on which isolation was tested
         self._coins: tuple[int, npt.NDArray[np.bool_]] | None = None  # which steps of a stretch are tested again
         self._told: tuple[Evidence, Any, bool] | None = None  # what the ledger was last told of
+        self.start = StepStart(model)
 
     # --- before and during a step ----------------------------------------------------------------------------------
 
     def handed_out(self, chunk: Chunk, batch: Any) -> None:
         """Note what is handed out, closely in a step that is probed; a call of the model may be run again later.
 
-        Isolation is tested again at steps 0, 1, 2, 4, 8, ... and at one in 128 others, in secret.
+        Isolation is tested again at steps 0, 1, 2, 4, 8, ..., at the last and, in secret, at one in 128 others.
         """
         stretch, place = divmod(chunk.step, _STRETCH)
         if self._coins is None or self._coins[0] != stretch:
@@ -110,25 +114,39 @@ class Preflight:
             self._note(altered=True)
         if self._isolation is None or chunk.indices is None or rows is None:
             return
-        if odd or (chunk.first and (chunk.probed or not self.evidence.whole)):
+        last = chunk.step + 1 == self._steps  # what has begun since the test before, and stayed
+        if odd or (chunk.first and (chunk.probed or last or not self.evidence.whole)):
             self._compare(loss_fn, chunk, rows, clear, every=odd)
-        elif chunk.first:  # between tests numbers and texts alone are compared
+        elif chunk.first:  # between tests the loss's numbers and texts alone are compared
             assert self._loss_held is not None
-            held, without = self._beside_model(loss_fn, rows)
-            holds = plain_values({"loss": held["loss"]}, without)  # a collate function may hold a whole vocabulary
-            was = self._loss_held[1].copy()
-            for path in was.keys() - holds.keys():
-                del was[path]
-            if paths := differing(was, holds):
-                self._note_undecided(self._in_words(paths, was, holds, chunk.step - self._loss_held[0]))
+            step, held, model = self._loss_held
+            holds = plain_values({"loss": getattr(loss_fn, "given", loss_fn)}, [*model, *rows.data])
+            for path, value in holds.items():
+                was = held.get(path, MISSING)
+                if type(was) is not type(value) or was != value:
+                    some = {path: value for path, value in held.items() if path in holds}
+                    self._note_undecided(self._in_words(differing(some, holds), some, holds, chunk.step - step))
+                    break
+        if chunk.first:
+            roots = {"model": self._model, "loss": loss_fn, "collate": rows.collate}
+            if not self.start.note(roots, rows.data, whole=bool(self.evidence.compared)):
+                self._note_undecided("torch's random numbers were seeded anew between steps, it may be with the rows")
 
     def tested_now(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> bool:
-        """Whether isolation was tested in this step, or can be now."""
+        """Whether isolation was tested in this step, or can be now, where rows turned out to be inseparable."""
         if loss is None or self._isolation is None or chunk.indices is None:
             return False
+        if chunk.step:  # before, nobody looked: a backward pass may have mixed them as soon as a batch was large
+            self._note_undecided("rows could be told apart on the first steps, but not on all")
         if chunk.step not in self.evidence.tested:
             self._compare(loss.loss_fn, chunk, loss.rows, clear)
         return chunk.step in self.evidence.tested
+
+    def written(self, paths: set[str], loss: LossOfRows, chunk: Chunk, clear: Callable[[], None]) -> None:
+        """A forward pass wrote to these parameters: test isolation, if none did so in a test."""
+        if self._isolation is not None and chunk.indices is not None and paths - self.evidence.compared:
+            with self.start.again():
+                self._compare(loss.loss_fn, chunk, loss.rows, clear)
 
     def test_structure(self, engine: Engine, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> None:
         """Test isolation on a graph of a structure on which it never was: a branch that is taken now and then."""
@@ -139,7 +157,8 @@ class Preflight:
             return
         self._structures.add(structure)
         if chunk.step not in self.evidence.tested and self.evidence.tested:
-            self._compare(loss.loss_fn, chunk, loss.rows, clear)
+            with self.start.again():
+                self._compare(loss.loss_fn, chunk, loss.rows, clear)
 
     def plain(self, losses: Tensor, engine: Engine) -> Mapping[str, Tensor | None] | None:
         """Sketches of autograd's own gradients, to compare sums with; nothing where a graph allows no second pass."""
@@ -202,10 +221,8 @@ class Preflight:
         numbers, first = chunk.indices, not self.evidence.tested
         if self._loss_held is None and self._filled(loss_fn, rows):
             self._note_undecided("a cache of the loss held values before its first step; clear it before training")
-        if self.evidence.whole:
-            whole = chunk.step.bit_length() % 4 == 1 and chunk.step > 1  # at 16, 256, ...
-        else:  # the first test takes long: a whole batch has its turn in the next one, if there is one
-            whole = not first or chunk.step + 1 >= self._steps
+        # the first test takes long: a whole batch has its turn in the next one, if there is one
+        whole = chunk.step in _WHOLE if self.evidence.whole else not first or chunk.step + 1 >= self._steps
         with self._ranks.reported():
             self._lent |= self._changed(values=True)
             if len(numbers) > _READ_ROWS and not (whole or every):
@@ -227,7 +244,10 @@ class Preflight:
     def _beside_model(self, loss_fn: LossFn, rows: Rows) -> tuple[dict[str, Any], list[Any]]:
         """The loss and what makes batches, and what of theirs is no business of theirs: the model and the data."""
         held = {"loss": getattr(loss_fn, "given", loss_fn), "collate": rows.collate}
-        return held, [*self._model.modules(), *self._model.parameters(), *rows.data]
+        return held, [*self._parts_of_model(), *rows.data]
+
+    def _parts_of_model(self) -> list[Any]:
+        return [*self._model.modules(), *self._model.parameters()]
 
     def _filled(self, loss_fn: LossFn, rows: Rows) -> bool:
         """Whether a cache of the loss's holds values already: of the model's it is known what they were at attach."""
@@ -237,7 +257,7 @@ class Preflight:
     def _changes(self, loss_fn: LossFn, rows: Rows, step: int) -> str:
         """What a loss holds beside the model and has changed since the last test: it may come from the batch."""
         holds = digests(contents(*self._beside_model(loss_fn, rows)))
-        before, self._loss_held = self._loss_held, (step, holds)
+        before, self._loss_held = self._loss_held, (step, holds, self._parts_of_model())
         self._note(once=before is None and any(map(_is_value, holds.values())))
         if before is not None:
             return self._in_words(differing(before[1], holds), before[1], holds, step - before[0])

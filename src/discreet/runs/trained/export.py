@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from discreet.data.files import needed
-from discreet.data.rules import Dates, Range, Rule, Unscaled, WithMissing, Words
+from discreet.data.rules import Bins, Dates, Range, Rule, Unscaled, WithMissing, Words
 from discreet.data.schema import rules_of
 from discreet.errors import ConfigError
 from discreet.ledger import storage
@@ -135,6 +135,8 @@ def _cells(rule: Rule, count: int, draw: np.random.Generator) -> list[Any]:
     if isinstance(rule, Range):
         wide = draw.uniform(2 * rule.low - rule.high, 2 * rule.high - rule.low, count)
         return [None if i % 7 == 3 else float(np.float32(value)) for i, value in enumerate(wide)]
+    if isinstance(rule, Bins):
+        return [*rule.edges, None, *draw.uniform(2 * rule.edges[0], 2 * rule.edges[-1] + 1, count).tolist()][:count]
     if isinstance(rule, Unscaled):
         return [None if i % 7 == 3 else float(value) for i, value in enumerate(draw.standard_cauchy(count))]
     if isinstance(rule, Dates):

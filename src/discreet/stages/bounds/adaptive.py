@@ -71,7 +71,11 @@ class AdaptiveClip:
 
     @staticmethod
     def share_of(noise: float, question: float) -> float:
-        """The share at which the gradients' noise multiplier is `noise` and the questions' is `question`.
+        """The share of the budget at which gradients and questions have these noise multipliers.
+
+        Args:
+            noise: the gradients' noise multiplier.
+            question: the questions'.
 
         >>> round(AdaptiveClip.share_of(0.725, 2.5), 4)
         0.0776
@@ -79,9 +83,11 @@ class AdaptiveClip:
         return noise**2 / (noise**2 + question**2)
 
     def from_noise(self, model: "nn.Module", losses: "Callable[[nn.Module], Tensor]") -> "AdaptiveClip":
-        """The same, started from gradients on made-up data: `losses(model)` gives one loss for each row of noise.
+        """The same, started from gradients on made-up data. Nothing private is touched, so it costs nothing.
 
-        Nothing private is touched, so it costs nothing.
+        Args:
+            model: the model that is to be trained.
+            losses: `losses(model)` gives one loss for each row of noise.
         """
         from discreet.gradients import Engine
 

@@ -99,6 +99,12 @@ class BoundedNetwork:
     def of_widths(cls, widths: Sequence[int], alpha: float, beta: float, **settings: Any) -> Self:
         """The bound of a plain network without the network: Sequential(Linear, BELU(alpha, beta), Linear, ...).
 
+        Args:
+            widths: inputs, hidden layers, outputs.
+            alpha: BELU's bound below.
+            beta: BELU's bound above.
+            settings: the fields of BoundedNetwork.
+
         >>> bound = BoundedNetwork.of_widths((1024, 32, 10), 1.0, 2.0, input_norm=28.0, weight_norm=1.96)
         >>> round(norm_of(bound.contract(bound.layout, None)), 1)
         81.3

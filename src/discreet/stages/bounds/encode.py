@@ -1,6 +1,6 @@
 """Gradient encoding (Nasr, Shokri and Houmansadr 2020): sorted magnitudes are held below a public envelope."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, ClassVar, Literal, get_args
 
@@ -11,18 +11,18 @@ from discreet._check import check_int, check_positive
 from discreet.accounting.events import Claimed, Event, Magnitudes
 from discreet.errors import ConfigError
 from discreet.stages.bounds.envelope import covering, half_normal, sampled
-from discreet.stages.bounds.tanh import check_size, flat_layout, size_of
+from discreet.stages.bounds.tanh import OfSize, check_size
 from discreet.stages.sensitivity import Contract, Envelope, Layout
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 Encoder = Literal["clamp", "nearest"]
 Floats = npt.NDArray[np.float32]
 
 
 @dataclass(frozen=True)
-class Encode:
+class Encode(OfSize):
     """Each unit's gradient is held inside a public envelope psi: its t-th smallest magnitude is at most psi[t].
 
     `encoder` "clamp" cuts the magnitudes that are larger; "nearest" replaces all of them by the envelope's, so that
@@ -54,15 +54,6 @@ class Encode:
         check_int("Encode's seed", self.seed, least=0)
         if self.size is not None:
             check_int("Encode's size", self.size, least=1)
-
-    @property
-    def layout(self) -> Layout | None:
-        """A layout of the size this bound was made for."""
-        return flat_layout(self.size)
-
-    def fit_to(self, model: "nn.Module") -> "Encode":
-        """The same for a model's number of parameters."""
-        return replace(self, size=size_of(model))
 
     def start(self, layout: Layout) -> Floats:
         """The envelopes, ascending, one a row."""

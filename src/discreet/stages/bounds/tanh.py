@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from discreet._check import check_int, check_positive
 from discreet.accounting.events import Claimed, Event
@@ -17,8 +17,21 @@ if TYPE_CHECKING:
 _LEAST = 1e-15  # squares of norms below it underflow in float32
 
 
+class OfSize:
+    """What bounds of single coordinates share: a field `size`, the number of parameters, on which all depends."""
+
+    @property
+    def layout(self: Any) -> Layout | None:
+        """A layout of the size this bound was made for."""
+        return None if self.size is None else Layout(("parameters",), ((self.size,),))
+
+    def fit_to(self: Any, model: "nn.Module") -> Any:
+        """The same for a model's number of parameters."""
+        return replace(self, size=sum(p.numel() for p in model.parameters() if p.requires_grad))
+
+
 @dataclass(frozen=True)
-class Tanh:
+class Tanh(OfSize):
     """Each coordinate of each unit's gradient becomes c * tanh(g / k); with `clip`, the result is clipped to that norm.
 
     `c` is the range of the output and `k` widens the range of gradients that is not saturated. As the paper has it
@@ -41,15 +54,6 @@ class Tanh:
             check_positive("Tanh's clip", self.clip)
         if self.size is not None:
             check_int("Tanh's size", self.size, least=1)
-
-    @property
-    def layout(self) -> Layout | None:
-        """A layout of the size this bound was made for."""
-        return flat_layout(self.size)
-
-    def fit_to(self, model: "nn.Module") -> "Tanh":
-        """The same for a model's number of parameters."""
-        return replace(self, size=size_of(model))
 
     def start(self, layout: Layout) -> None:
         """Nothing changes from step to step."""
@@ -138,16 +142,6 @@ class RadialTanh:
 def clipped(rows: "Tensor", norm: float) -> "Tensor":
     """Rows scaled down to a norm, in place."""
     return rows.mul_(shrink(rows.square().sum(1, keepdim=True), norm))
-
-
-def size_of(model: "nn.Module") -> int:
-    """The number of trainable parameters."""
-    return sum(p.numel() for p in model.parameters() if p.requires_grad)
-
-
-def flat_layout(size: int | None) -> Layout | None:
-    """All parameters as one, where only their number is known."""
-    return None if size is None else Layout(("parameters",), ((size,),))
 
 
 def check_size(size: int | None, layout: Layout, name: str) -> None:

@@ -1,6 +1,6 @@
 """Who takes part in a step.
 
-A sampler is a frozen value with these members (nothing registers it): `contract()` says who takes part in a release and
+A sampler is a frozen value with these members: `contract()` says who takes part in a release and
 under which relation it is analysed; `participations(steps)` how many releases of `steps` in a row one unit can
 take part in; `draw` draws one step; `batch_size` is the public constant the sum is divided by. `steps_for`,
 `epochs_in`, `with_batch_size`, `largest_batch_size` and `check_length` serve plans and calibration.
@@ -15,6 +15,8 @@ strata.py   coins whose chances differ: WeightedPoisson
 passes.py   passes over the data: Shuffled, Allocation, FixedBatches
 rounds.py   rounds for noise that remembers: CyclicPoisson, FixedOrder, MinSeparation
 sizes.py    what samplers from a public number of examples share
+
+To add a sampler: a class in one of these files, and its name in `__all__` below, so that a saved plan finds it.
 """
 
 from discreet.stages.sampling.coins import FixedSize, Poisson

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 from discreet._check import check_int
 from discreet.accounting.events import Adjacency, Participation
 from discreet.errors import ConfigError
-from discreet.stages.sampling.sizes import InPasses, check_length, check_words
+from discreet.stages.sampling.sizes import InPasses, Passes, check_words
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,7 +44,7 @@ class Shuffled(InPasses):
 
 
 @dataclass(frozen=True)
-class Allocation:
+class Allocation(Passes):
     """Epochs of `batches` steps: each example is in exactly one batch of every epoch, which it picks at random.
 
     It feels like a shuffled loader, and costs about what Poisson does, often less (C7 of docs/theory-correlated.md).
@@ -86,15 +86,10 @@ class Allocation:
     def contract(self) -> Participation:
         return Participation(1 / self.batches, "zero-out", self.unit, "allocation")
 
-    def participations(self, steps: int) -> int:
-        """Epochs that were begun."""
-        return -(-steps // self.batches)
-
-    def steps_for(self, epochs: float) -> int:
-        return round(epochs * self.batches)
-
-    def epochs_in(self, steps: int) -> float:
-        return steps / self.batches
+    @property
+    def steps_in_a_pass(self) -> int:
+        """The batches of an epoch."""
+        return self.batches
 
     def with_batch_size(self, batch_size: float) -> Self:
         """The same data in as many batches as have about this size."""
@@ -104,10 +99,6 @@ class Allocation:
     def largest_batch_size(self) -> int:
         """The batch size at which every example takes part in every step."""
         return self.examples
-
-    def check_length(self, length: int) -> None:
-        """Raise unless data of this length may be drawn from."""
-        check_length(self.examples, length)
 
     def draw(self, length: int, step: int, origin_step: int, streams: "Streams") -> "Indices":
         """Those who picked this batch of the epoch; epochs are counted from the step at which this process began."""

@@ -21,8 +21,18 @@ if TYPE_CHECKING:
     Streams = Callable[[int], SecureStream]
 
 
+class Rounds(OfPublicSize):
+    """What samplers share whose steps are counted by the ledger."""
+
+    continues: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        check_words(self)
+
+
 @dataclass(frozen=True)
-class CyclicPoisson(OfPublicSize):
+class CyclicPoisson(Rounds):
     """Examples are in groups that have their turn one after the other; in its group's steps each has its own coin.
 
     Example i is in group i mod `groups`, and step t takes from group t mod `groups`, each member by a secret coin of
@@ -36,11 +46,8 @@ class CyclicPoisson(OfPublicSize):
     groups: int = 1
     unit: str = "example"
 
-    continues: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
-        check_sizes(self)
-        check_words(self)
+        super().__post_init__()
         check_int("CyclicPoisson's groups", self.groups, least=1)
         if self.groups * self.batch_size > self.examples:
             raise ConfigError(
@@ -107,7 +114,7 @@ class FixedOrder(InPasses):
 
 
 @dataclass(frozen=True)
-class MinSeparation(OfPublicSize):
+class MinSeparation(Rounds):
     """Up to `batch_size` users a round: nobody twice within `separation` rounds, nobody more than `most` times.
 
     For federated rounds whose server cannot sample by coins: who is there takes part. Nothing is gained by chance; the
@@ -120,11 +127,8 @@ class MinSeparation(OfPublicSize):
     most: int = 1
     unit: str = "user"
 
-    continues: ClassVar[bool] = True
-
     def __post_init__(self) -> None:
-        check_sizes(self)
-        check_words(self)
+        super().__post_init__()
         check_int("MinSeparation's separation", self.separation, least=1)
         check_int("MinSeparation's most", self.most, least=1)
 

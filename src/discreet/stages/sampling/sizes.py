@@ -54,18 +54,13 @@ class OfPublicSize(Steps):
         return self.examples
 
 
-@dataclass(frozen=True)
-class InPasses(OfPublicSize):
-    """What samplers share that cut the data into batches, of which the last may be smaller."""
-
-    def __post_init__(self) -> None:
-        check_sizes(self)
-        check_words(self, "zero-out", "replace")
+class Passes(Steps):
+    """How many steps make an epoch, where each is a pass over the data, charged when it begins."""
 
     @property
     def steps_in_a_pass(self) -> int:
         """How many batches the data makes."""
-        return -(-self.examples // self.batch_size)
+        raise NotImplementedError
 
     def participations(self, steps: int) -> int:
         """Passes that were begun."""
@@ -78,6 +73,20 @@ class InPasses(OfPublicSize):
     def epochs_in(self, steps: int) -> float:
         """How many passes so many steps are."""
         return steps / self.steps_in_a_pass
+
+
+@dataclass(frozen=True)
+class InPasses(Passes, OfPublicSize):
+    """What samplers share that cut the data into batches, of which the last may be smaller."""
+
+    def __post_init__(self) -> None:
+        check_sizes(self)
+        check_words(self, "zero-out", "replace")
+
+    @property
+    def steps_in_a_pass(self) -> int:
+        """How many batches the data makes."""
+        return -(-self.examples // self.batch_size)
 
 
 def check_sizes(sampler: Any) -> None:

@@ -99,7 +99,11 @@ class WeightedPoisson(Steps):
         return "which stratum each {unit} is in is public, and does not change"
 
     def of_stratum(self, stratum: int) -> Poisson:
-        """The sampler by which an example of this stratum is protected: what a plan with it costs is theirs."""
+        """The sampler by which an example of this stratum is protected: what a plan with it costs is theirs.
+
+        Args:
+            stratum: its number, from 0.
+        """
         check_int("stratum", stratum, least=0, most=len(self.sizes) - 1)
         if self.batch_sizes[stratum] == 0:
             raise ConfigError(f"nobody of stratum {stratum} ever takes part, so there is nothing to protect.")

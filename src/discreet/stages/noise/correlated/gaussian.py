@@ -55,11 +55,21 @@ class CorrelatedGaussian(Normal):
         """The length of the longest column of the strategy, by which C is divided."""
 
     def sensitivity(self, steps: int, pattern: Pattern) -> float:
-        """How far one unit moves C G, for C with columns of length 1."""
+        """How far one unit moves C G, for C with columns of length 1.
+
+        Args:
+            steps: the length of the run.
+            pattern: in which steps a unit can take part.
+        """
         return self._known.sensitivity(steps, pattern) / self.column_norm
 
     def error(self, steps: int, workload: Workload | None = None) -> float:
-        """The root mean squared error of the workload's sums, at a multiplier of 1."""
+        """The root mean squared error of the workload's sums, at a multiplier of 1.
+
+        Args:
+            steps: the length of the run.
+            workload: what the optimiser makes of the stream.
+        """
         return self._known.error(steps, workload or Workload()) * self.column_norm
 
     @property

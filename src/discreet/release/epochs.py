@@ -1,30 +1,15 @@
-"""The batches of a loop, whose number is known; and a run's epochs."""
+"""A run's epochs, and batches for a loader of one's own."""
 
 import math
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from discreet._check import check_int
+from discreet.release.batching import Collate
+from discreet.release.guards import ParameterGuard
+from discreet.release.loop import Batches, BatchSampler, Loop
 from discreet.release.session import Session
 from discreet.stages.plan import Plan
-
-
-class Batches(Iterator[Any]):
-    """What a loop hands out, each once; `len()` is how many logical batches it began with.
-
-    Where batches are handed out in chunks, nobody knows how many there will be: `len()` is then a TypeError, as it is
-    of an iterator.
-    """
-
-    def __init__(self, batches: Iterator[Any], count: int | None) -> None:
-        self._batches, self._count = batches, count
-
-    def __next__(self) -> Any:
-        return next(self._batches)
-
-    def __len__(self) -> int:
-        if self._count is None:
-            raise TypeError("batches that are handed out in chunks (at_most) have no length that is known")
-        return self._count
 
 
 class Epochs:
@@ -54,7 +39,10 @@ class _Drawing(Protocol):
 
 
 class Looped(Session):
-    """A handle whose batches can be asked for an epoch at a time."""
+    """A handle whose batches can be asked for an epoch at a time, or for a loader of one's own."""
+
+    _loop: Loop
+    _guard: ParameterGuard
 
     def epochs(self: _Drawing, data: Any, **options: Any) -> Epochs:
         """The plan's remaining steps in epochs, each an iterable of batches with a `len()`.
@@ -71,3 +59,23 @@ class Looped(Session):
         """
         steps = max(1, self.plan.sampling.steps_for(1.0))
         return Epochs(lambda count: self.batches(data, steps=count, **options), steps, lambda: self.remaining)
+
+    def batch_sampler(self, *, steps: int | None = None, ahead: int = 0) -> BatchSampler:
+        """A batch sampler for your own DataLoader; give the loader `collate_fn=private.collate(data)` with it.
+
+        Args:
+            steps: at most so many steps.
+            ahead: how many batches the loader draws before they are used: num_workers times prefetch_factor (2 unless
+                you say otherwise). A batch that is skipped is noticed by it.
+        """
+        self._guard.check()
+        return BatchSampler(self._loop, steps, check_int("ahead", ahead, least=0))
+
+    def collate(self, data: Any, collate_fn: Collate | None = None) -> Collate:
+        """A collate function for your own DataLoader, for which an empty draw is one padding row.
+
+        Args:
+            data: the data set.
+            collate_fn: as torch's DataLoader takes it.
+        """
+        return self._loop.collate(data, collate_fn)

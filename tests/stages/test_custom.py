@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from discreet import ConfigError
 from discreet.cli.app import app
 from discreet.runs.run import resume, train
-from discreet.stages.own import stage_class, stage_classes
+from discreet.stages.custom import stage_class, stage_classes
 
 STAGES = {
     "sampling": {"type": "Poisson"},
