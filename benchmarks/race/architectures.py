@@ -20,7 +20,8 @@ def at_width(kept):
     rows = {name: row for name, row in kept.items() if name != "about"}
     yield from ("", "## At width 256", "")
     yield f"Texts of 64 tokens, 16 in a batch; {about['date']}, {about['machine']}, torch {about['torch']},"
-    yield f"transformers {about['transformers']}: `{about['command']}`, then `--update`. What could not be made so wide is left out."
+    yield f"transformers {about['transformers']}: `{about['command']}`, then `--update`."
+    yield "What could not be made so wide is left out."
     yield ""
     yield from outcomes("transformers", rows)
     yield from ("", *table(rows))
