@@ -41,8 +41,7 @@ class StepStart:
     def passed(self) -> set[str]:
         """A forward pass was made: the paths of the trained parameters to which it wrote."""
         self._seed = torch.initial_seed()
-        now = _bits(self._trained)
-        if now == self._bits:
+        if not self._bits or (now := _bits(self._trained)) == self._bits:  # no start was noted, or nothing has changed
             return set()
         return {f"model.{name}" for name, a, b in zip(self._trained, self._bits, now, strict=True) if a != b}
 
