@@ -13,8 +13,8 @@ from discreet import AdaptiveClip, AutomaticClip, Clip, Encode, Gaussian, JamesS
 from discreet.gradients.forms import base
 from discreet.stages.noise.random import SecureStream
 
-ROWS, STEPS = 24, 7
-PROBED = (1, 2, 3, 5)  # of the steps, isolation is probed in these
+ROWS, STEPS = 24, 8
+PROBED = (1, 2, 3, 5, STEPS)  # of the steps, isolation is probed in these
 
 
 class Words(nn.Module):

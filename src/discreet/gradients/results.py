@@ -26,12 +26,12 @@ class UnitGradients:
     chunked: Collection[str] = ()
     _norms: dict[str, Tensor] = field(default_factory=dict)  # those that were measured already
     _cancelling: dict[str, list[int]] = field(default_factory=dict)  # units whose terms nearly cancel
-    _pending: dict[str, Tensor] = field(default_factory=dict)  # the same as a device has them, before it was asked
+    pending: dict[str, Tensor] = field(default_factory=dict)  # the same as a device has them, before it was asked
 
     def norms(self) -> dict[str, Tensor]:
         """Squared norms per unit, for each parameter."""
         self._measure(self.forms)
-        if self._pending:
+        if self.pending:
             self.all_finite()
         norms: dict[str, Tensor] = {}
         for name, parameter in self.parameters.items():
@@ -51,11 +51,11 @@ class UnitGradients:
             total = torch.stack([norms.sum().to("cpu", torch.float64) for norms in squared]).sum()
         if sound is not None:
             total = torch.where(sound.all().to(total.device), total, math.nan)
-        return self._settled(total) if self._pending else math.isfinite(total.item())
+        return self._settled(total) if self.pending else math.isfinite(total.item())
 
     def _settled(self, total: Tensor) -> bool:
         """Ask devices which units' terms nearly cancel, and whether a total is finite, with these units made, too."""
-        pending, self._pending = self._pending, {}
+        pending, self.pending = self.pending, {}
         some = [near.any().to(total.device) for near in pending.values()]
         finite, *flags = torch.stack([total.isfinite(), *some]).tolist()
         for (name, near), flag in zip(pending.items(), flags, strict=True):
@@ -82,7 +82,7 @@ class UnitGradients:
         self.measure()
         others = {name: form for name, form in self.forms.items() if name not in waiting}
         norms = {name: norms for name, norms in self._norms.items() if name not in waiting}
-        rest = UnitGradients(others, self.units, self.parameters, (), (), norms, dict(self._cancelling), self._pending)
+        rest = UnitGradients(others, self.units, self.parameters, (), (), norms, dict(self._cancelling), self.pending)
         return Chunks(waiting, rest, chunks(self.units, sum(form.chunk_bytes for form in waiting.values())))
 
     def _measure(self, names: Iterable[str]) -> None:
@@ -97,12 +97,12 @@ class UnitGradients:
                 for unit in units:
                     squared[unit] = squared_norms(form.each(unit, unit + 1))[0]
             elif near is not None:
-                self._pending[name] = near
+                self.pending[name] = near
             self._norms[name], self._cancelling[name] = squared, units
 
     def add_weighted(self, weights: Mapping[str, Tensor], out: Mapping[str, Tensor]) -> None:
         """Add the sum over units of weight * gradient to `out`, parameter by parameter."""
-        if len(self._cancelling) < len(self.forms) or self._pending:
+        if len(self._cancelling) < len(self.forms) or self.pending:
             self.norms()
         for name, form in self.forms.items():
             factors, total = weights[name], out[name]

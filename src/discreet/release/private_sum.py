@@ -172,6 +172,7 @@ class PrivateSum:
         weights: list[Mapping[str, Tensor]] = []
         kept: list[Tensor] = []
         squared: list[Tensor] = []
+        pending, turns.rest.pending = turns.rest.pending, {} if trust else turns.rest.pending
         for (start, stop), some in zip(turns.ranges, turns, strict=True):
             mine = [None if given is None else given[start:stop] for given in (sound, shares)]
             if trust:
@@ -183,7 +184,9 @@ class PrivateSum:
                 kept.append(torch.arange(start, stop) if whose is None else whose.cpu() + start)
         if trust:
             finite = torch.cat(squared).isfinite()
-            if not (finite if sound is None else finite & sound).all():
+            fine = [(finite if sound is None else finite & sound).all(), *(~near.any() for near in pending.values())]
+            if not torch.stack(fine).all():
+                turns.rest.pending = pending
                 return False
         self._sums.add(turns.totals())
         if weights:

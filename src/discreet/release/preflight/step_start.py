@@ -21,7 +21,7 @@ class StepStart:
 
     def __init__(self, model: nn.Module) -> None:
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._bits: list[int] = []
+        self._bits: Tensor | None = None
         self._before: Snapshot | None = None
         self._roots: tuple[Mapping[str, Any], Sequence[Any]] = {}, ()
         self._seed: int | None = None
@@ -41,9 +41,10 @@ class StepStart:
     def passed(self) -> set[str]:
         """A forward pass was made: the paths of the trained parameters to which it wrote."""
         self._seed = torch.initial_seed()
-        if not self._bits or (now := _bits(self._trained)) == self._bits:  # no start was noted, or nothing has changed
+        if self._bits is None:  # no start was noted
             return set()
-        return {f"model.{name}" for name, a, b in zip(self._trained, self._bits, now, strict=True) if a != b}
+        before, now = torch.stack((self._bits, _bits(self._trained))).tolist()  # together: a device is waited for once
+        return {f"model.{name}" for name, a, b in zip(self._trained, before, now, strict=True) if a != b}
 
     @contextmanager
     def again(self) -> Generator[None]:
@@ -57,7 +58,7 @@ class StepStart:
         now.restore()
 
 
-def _bits(parameters: Mapping[str, Tensor]) -> list[int]:
+def _bits(parameters: Mapping[str, Tensor]) -> Tensor:
     """For each the sum of its bits as whole numbers: another one where anything was written, also past autograd.
 
     They are taken 64 at a time where they fit, which is many times faster than to widen each number.
@@ -72,7 +73,7 @@ def _bits(parameters: Mapping[str, Tensor]) -> list[int]:
         else:
             sums.append(value.view(_WORDS[size]).sum(dtype=torch.int64))
     devices = {s.device for s in sums}
-    return torch.stack(sums).tolist() if len(devices) == 1 else [int(s) for s in sums]
+    return torch.stack(sums if len(devices) == 1 else [s.cpu() for s in sums])
 
 
 __all__ = ["StepStart"]
