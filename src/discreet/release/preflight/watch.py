@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.ranks import Ranks, fingerprint
+from discreet.errors import PrivacyError
 from discreet.gradients import Engine, UnitGradients
 from discreet.release.batching import parts_of
 from discreet.release.draws import Chunk, same_values
@@ -29,6 +31,7 @@ _CACHE = re.compile(r".*\.cached(?=\d)")  # of functools, up to the number of wh
 _READ_ROWS = 64  # of a batch that are read again for a test
 _MOST_STRUCTURES = 64  # of graphs that are each tested once
 _WHOLE = {16**k for k in range(1, 16)}  # steps at which a whole batch is compared
+_IS_NESTED = attrgetter("is_nested")
 _STRETCH = 4096  # steps whose coins are drawn together
 
 
@@ -128,8 +131,8 @@ class Preflight:
                     self._note_undecided(self._in_words(differing(some, holds), some, holds, chunk.step - step))
                     break
         if chunk.first:
-            roots = {"model": self._model, "loss": loss_fn, "collate": rows.collate}
-            if not self._start.note(roots, rows.data, whole=bool(self.evidence.compared)):
+            roots = {"model": self._model, "loss": loss_fn}  # a forward pass makes no batches
+            if not self._start.note(roots, rows.data, changing=self.evidence.compared):
                 self._note_undecided("torch's random numbers were seeded anew between steps, it may be with the rows")
 
     def tested_now(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> bool:
@@ -144,11 +147,10 @@ class Preflight:
 
     def passed(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> None:
         """A forward pass was made: test isolation if it wrote to parameters, and never did so in a test."""
-        if loss is None or self._isolation is None or chunk.indices is None or not chunk.first:
+        if loss is None or self._isolation is None or chunk.indices is None or not (chunk.first and chunk.units):
             return
         if self._start.passed() - self.evidence.compared:
-            with self._start.again():
-                self._compare(loss.loss_fn, chunk, loss.rows, clear)
+            self._compare_again(loss, chunk, clear)
 
     def test_structure(self, engine: Engine, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> None:
         """Test isolation on a graph of a structure on which it never was: a branch that is taken now and then."""
@@ -159,8 +161,16 @@ class Preflight:
             return
         self._structures.add(structure)
         if chunk.step not in self.evidence.tested and self.evidence.tested:
+            self._compare_again(loss, chunk, clear)
+
+    def _compare_again(self, loss: LossOfRows, chunk: Chunk, clear: Callable[[], None]) -> None:
+        """Test isolation after the step's forward pass, as it was before; what is refused may have left its trace."""
+        try:
             with self._start.again():
                 self._compare(loss.loss_fn, chunk, loss.rows, clear)
+        except PrivacyError:
+            self._note_undecided("a forward pass was refused after it had been made")
+            raise
 
     def plain(self, losses: Tensor, engine: Engine) -> Mapping[str, Tensor | None] | None:
         """Sketches of autograd's own gradients, to compare sums with; nothing where a graph allows no second pass."""
@@ -201,7 +211,7 @@ class Preflight:
     def _of_new_size(self, batch: Any, chunk: Chunk) -> bool:
         """Whether a batch is larger or smaller than all before, apart from how many rows it has: by one long row."""
         new, before = False, bool(self._sizes)
-        plain = type(batch) is tuple and {*map(type, batch)} == {Tensor}
+        plain = type(batch) is tuple and {*map(type, batch)} == {Tensor} and not any(map(_IS_NESTED, batch))
         for i, part in enumerate(batch if plain else parts_of(batch)):
             if not isinstance(part, Tensor):
                 continue
