@@ -5,6 +5,7 @@ same step without privacy (CPU time and peak memory), which kernels were chosen,
 written one by one to benchmarks/measured/architectures.json; what is there is not measured again.
 
     python benchmarks/architectures.py [NAME ...] [--exact] [--again] [--list] [--update]
+    python benchmarks/architectures.py [NAME ...] --wide     at width 256, texts of 64 tokens, 16 in a batch
 """
 
 import argparse
@@ -28,23 +29,26 @@ from race.machine import processor  # noqa: E402
 from race.measuring import measured  # noqa: E402
 
 RESULTS = HERE / "measured" / "architectures.json"
+WIDE = HERE / "measured" / "wide_architectures.json"
 SECONDS = 300  # that an architecture may take
 
 
-def cases():
+def cases(*, wide):
     """What is measured: a name, and how its model, rows, collate function and losses are made."""
     import by_hand
     import tiny_architectures
 
+    if wide:
+        return {case.name: case for case in tiny_architectures.cases(tiny_architectures.WIDE)}
     return {case.name: case for case in [*by_hand.CASES, *by_hand.MIXING, *tiny_architectures.cases()]}
 
 
-def about():
+def about(*, wide):
     """The machine, and what ran on it."""
     import transformers
 
     versions = {"torch": torch.__version__, "transformers": transformers.__version__}
-    command = "OMP_NUM_THREADS=1 python benchmarks/architectures.py"
+    command = "OMP_NUM_THREADS=1 python benchmarks/architectures.py" + " --wide" * wide
     return {"date": time.strftime("%Y-%m-%d"), "machine": processor(), "command": command, **versions}
 
 
@@ -69,17 +73,24 @@ def apart(case, *, costs=True):
     return json.loads(text) if text else {"outcome": "error", "why": f"ended after {SECONDS} s, or crashed"}
 
 
+def read(results):
+    """What was measured before."""
+    return json.loads(results.read_text()) if results.exists() else {}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="only these")
     parser.add_argument("--exact", action="store_true", help="leave time and memory out")
     parser.add_argument("--again", action="store_true", help="measure also what is there")
+    parser.add_argument("--wide", action="store_true", help="at a realistic width")
     parser.add_argument("--update", action="store_true", help="measure nothing; write docs/architectures.md")
     parser.add_argument("--list", action="store_true", help="measure nothing; count the outcomes")
     arguments = parser.parse_args()
-    kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    results = WIDE if arguments.wide else RESULTS
+    kept = read(results)
     if arguments.update:
-        pages.update(kept)
+        pages.update(read(RESULTS), read(WIDE))
         return
     if arguments.list:
         print(Counter(row["outcome"] for name, row in kept.items() if name != "about"))
@@ -89,16 +100,16 @@ def main():
     import transformers
 
     transformers.logging.set_verbosity_error()
-    every = cases()
+    every = cases(wide=arguments.wide)
     for name in arguments.names or every:
         if arguments.again or name not in kept:
             found = apart(every[name], costs=not arguments.exact)
-            kept = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+            kept = read(results)
             kept[name] = {"group": every[name].group, **found}
-            kept["about"] = about()
-            scratch = RESULTS.with_suffix(f".{os.getpid()}")
+            kept["about"] = about(wide=arguments.wide)
+            scratch = results.with_suffix(f".{os.getpid()}")
             scratch.write_text(json.dumps(dict(sorted(kept.items())), indent=1) + "\n")
-            scratch.replace(RESULTS)  # another that measures beside this one reads it whole
+            scratch.replace(results)  # another that measures beside this one reads it whole
             print(name, found, flush=True)
 
 

@@ -1,6 +1,6 @@
 """How many Python calls a steady step of a two-layer network takes, and how often it changes file.
 
-    python benchmarks/step_calls.py [--list] [--ledger]
+    python benchmarks/step_calls.py [--list] [--ledger] [--functions]
 
 Counts calls of functions in src/discreet between one batch and the next: drawing, losses, `private.backward`; of 15
 steps the median. `--list` prints them in order, indented by depth. `--ledger` writes the ledger to disk, as runs do.

@@ -117,8 +117,8 @@ def measure(name: str, seed: int, epsilon: float, python: Path) -> dict[str, flo
             outcome = train(config, Path(place) / way)
             assert outcome.guarantee.epsilon <= epsilon
             merit = outcome.merit or {}
-            found[way] = float(scale * merit["rmse"] if numbers else outcome.accuracy or 0)
-            found["commonest"] = float(scale * merit["mean_rmse"] if numbers else merit["majority"])
+            found[way] = float(merit["rmse"] if numbers else outcome.accuracy or 0)
+            found["commonest"] = float(merit["mean_rmse"] if numbers else merit["majority"])
         data = read_data(configured(path, {"data.label": "y"}, None))
     (x, y), (test_x, test_y) = ((a.numpy(), b.numpy()) for a, b in (data.train, data.test))
     y, test_y = y.squeeze(), test_y.squeeze()

@@ -44,6 +44,7 @@ SLOW = (
     "accounting/test_schemes", "audit", "benchmarks", "by_hand", "cli", "data/test_columns", "distributed",
     "gradients/test_compositions", "integrations/test_accelerate", "integrations/test_flower",
     "integrations/test_sklearn_checks", "integrations/test_transformer", "old_runs", "papers", "pinned",
+    "release/test_correlated_runs", "release/test_taking_part",
     "runs/test_crashes", "runs/test_faults", "stages/bounds/test_encode", "stages/noise/test_correlated",
     "stages/noise/test_strategies", "stages/test_noise.py", "stages/test_planning", "stages/test_presets",
     "test_device", "test_docs", "test_examples", "test_features", "test_journeys", "test_notebooks",

@@ -1,5 +1,6 @@
 """Processes for tests to kill and to signal: forked from a server that has imported everything once."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -34,7 +35,8 @@ class Forked:
         return self._process.exitcode
 
     def send_signal(self, number):
-        os.kill(self._process.pid, number)
+        with contextlib.suppress(ProcessLookupError):  # it has ended by itself, as subprocess.Popen takes it, too
+            os.kill(self._process.pid, number)
 
     def kill(self):
         self.send_signal(signal.SIGKILL)

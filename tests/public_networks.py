@@ -37,7 +37,8 @@ def stand_in(monkeypatch, name):
     with torch.random.fork_rng():
         body = make()
     width = body.network._bn1.num_features if NETWORKS[name].takes == "images" else 16
-    known = replace(NETWORKS[name], width=width)
+    blocks = body.network._blocks if NETWORKS[name].takes == "images" else []
+    known = replace(NETWORKS[name], width=width, channels=tuple(b._bn2.num_features for b in blocks))
     monkeypatch.setattr(type(known), "load", lambda self: body)
     monkeypatch.setitem(NETWORKS, name, known)
     return body

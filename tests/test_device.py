@@ -15,7 +15,8 @@ ASKED = "device or (norms_and_sums and not LSTM and not GRU and not RNN and not 
 
 
 def test_what_runs_on_a_device():
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "device", ENGINE, "-k", ASKED]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "device"), str(HERE / ENGINE)]
+    command += ["-k", ASKED]
     environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTEST_")} | {"DISCREET_DEVICE": "1"}
     ended = subprocess.run(command, env=environment, cwd=HERE.parent, capture_output=True, text=True, check=False)
     assert ended.returncode == 0, ended.stdout[-4000:] + ended.stderr[-2000:]

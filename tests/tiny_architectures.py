@@ -28,6 +28,29 @@ KINDS = (  # what an architecture is trained as: the first of these that it has
 )
 LABELLED = ("SEQUENCE_CLASSIFICATION", "IMAGE_CLASSIFICATION", "AUDIO_CLASSIFICATION", "VIDEO_CLASSIFICATION")
 
+
+@dataclasses.dataclass(frozen=True)
+class Size:
+    """How large a model and its batch are; the width is that of 4 heads."""
+
+    width: int
+    length: int  # of a text
+    rows: int
+    largest: int  # number of parameters
+
+    def of(self, field):
+        """A field of a configuration at this size."""
+        value = BY_FIELD[field]
+        if value in (16, 24) or field in HEAD:
+            return value * self.width // 16
+        return max(value, 2 * self.length) if value == 32 else value
+
+
+TINY, WIDE = Size(16, LENGTH, 4, LARGEST), Size(256, 64, 16, 100_000_000)
+HEAD = [
+    *("head_dim", "d_kv", "attention_head_dim", "v_head_dim", "qk_nope_head_dim", "qk_rope_head_dim"),
+    *("head_size", "qk_head_dim", "attention_head_size", "global_head_dim"),
+]
 FIELDS = {
     16: (
         "hidden_size d_model n_embd dim embed_dim decoder_hidden_size emb_dim n_embed embedding_size lru_width "
@@ -84,7 +107,7 @@ LISTS = {  # stage by stage
 }
 WAVES = {"conv_dim": (16, 16), "conv_kernel": (10, 4), "conv_stride": (5, 4), "num_conv_pos_embeddings": 4}
 WAVES |= {"num_conv_pos_embedding_groups": 2, "num_feat_extract_layers": 2}
-LATENT = {"head_dim": 4, "num_key_value_heads": 4, "qk_head_dim": 8}
+LATENT = {"head_dim": 1, "num_key_value_heads": 0, "qk_head_dim": 2}  # in heads' widths; as many as there are heads
 TRAINED = ("reformer", "rwkv")  # allow a backward pass in training mode alone; they have no dropout here
 LONGER = {"funnel": 24}  # it is pooled twice
 # what the names alone do not tell
@@ -101,6 +124,20 @@ OWN: dict[str, dict] = {
     "bamba": {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 4},
     "esm": {"vocab_size": WORDS, "pad_token_id": 1, "mask_token_id": 3},
     "esmc": {"num_key_value_heads": 4},
+    "codegen": {"rotary_dim": 4},
+    "gptj": {"rotary_dim": 4},
+    "gpt_neo": {"attention_types": [[["global", "local"], 1]], "window_size": 4},
+    "vivit": {"image_size": 32, "num_frames": 4},
+    "timesformer": {"image_size": 32, "num_frames": 2},
+    "flint": {"mlp_only_layers": [0]},
+    "nllb-moe": {  # experts in every layer, without a capacity over the batch
+        "encoder_sparse_step": 1,
+        "decoder_sparse_step": 1,
+        "second_expert_policy": "all",
+        "expert_capacity": 10**9,
+        "moe_eval_capacity_token_fraction": 0.0,
+    },
+    "switch_transformers": {"num_sparse_encoder_layers": 2, "num_sparse_decoder_layers": 2, "expert_capacity": 2},
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
 }
 
@@ -111,24 +148,24 @@ def fields_of(kind):
     return {f.name: getattr(made, f.name, None) for f in dataclasses.fields(kind) if f.init}
 
 
-def shrunk(kind, own):
+def shrunk(kind, own, size=TINY):
     """What a tiny configuration of this kind is made with, and so for those inside it."""
     options, known = {}, fields_of(kind)
     for name, value in known.items():
         if isinstance(value, PretrainedConfig):
             inner = own.get(name, {})
-            options[name] = type(value)(**shrunk(type(value), inner)) if isinstance(inner, dict) else inner
+            options[name] = type(value)(**shrunk(type(value), inner, size)) if isinstance(inner, dict) else inner
         elif isinstance(value, (list, tuple)) and name in LISTS and all(isinstance(v, int) for v in value):
             options[name] = LISTS[name](len(value))
         elif name in WAVES and "conv_dim" in known:
             options[name] = WAVES[name]
         elif name in LATENT and "qk_rope_head_dim" in known:
-            options[name] = LATENT[name]
+            options[name] = LATENT[name] * size.width // 4 or 4
         elif name in BY_FIELD and (value is None) <= (name in ("pad_token_id", "bos_token_id", "vocab_size")):
             if isinstance(value, (int, float)) and not isinstance(value, bool):
-                options[name] = type(value)(BY_FIELD[name])
+                options[name] = type(value)(size.of(name))
             elif value is None:
-                options[name] = BY_FIELD[name]
+                options[name] = size.of(name)
     return options | {name: value for name, value in own.items() if name not in kind.sub_configs}
 
 
@@ -142,23 +179,23 @@ def architectures():
     return dict(sorted(found.items()))
 
 
-def config_of(name, **more):
+def config_of(name, size=TINY, **more):
     own = {**OWN.get(name, {}), **more}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         kind = CONFIG_MAPPING[name]
         own = own | ({"num_labels": CLASSES} if architectures()[name][0] in LABELLED else {})
-        return kind(**shrunk(kind, own))
+        return kind(**shrunk(kind, own, size))
 
 
-def model_of(name, **more):
-    """A tiny model with random weights, in evaluation mode where that can be trained."""
-    config = config_of(name, **more)
+def model_of(name, size=TINY, **more):
+    """A small model with random weights, in evaluation mode where that can be trained."""
+    config = config_of(name, size, **more)
     kind = getattr(importlib.import_module("transformers"), architectures()[name][1])
     model = kind(config).train(name in TRAINED)
-    size = sum(p.numel() for p in model.parameters())
-    if size > LARGEST:
-        raise ValueError(f"{name} is not tiny: {size:,} parameters")
+    count = sum(p.numel() for p in model.parameters())
+    if count > size.largest:
+        raise ValueError(f"{name} is not so small: {count:,} parameters")
     return model
 
 
@@ -169,10 +206,10 @@ def sizes_of(config):
     return getattr(inner, "num_channels", None) or 3, side[0] if isinstance(side, (list, tuple)) else side
 
 
-def rows_of(name, model, rows=4):
+def rows_of(name, model, rows=4, shortest=LENGTH):
     """Examples as a list of dictionaries of tensors; texts are of unequal length under a mask."""
     takes, kind, config = inspect.signature(model.forward).parameters, architectures()[name][0], model.config
-    length = LONGER.get(name, LENGTH)
+    length = max(LONGER.get(name, LENGTH), shortest)
     words, mask = torch.randint(3, WORDS, (rows, length)), torch.ones(rows, length, dtype=torch.long)
     for row in range(0, rows if "attention_mask" in takes else 0, 2):
         mask[row, length - 1 - row % 3 :] = 0
@@ -195,8 +232,8 @@ def rows_of(name, model, rows=4):
             corner = torch.randint(0, 8, (rows, length, 2))
             inputs["bbox"] = torch.cat([corner, corner + 4], 2)
     if "SEQ" in kind and "decoder_input_ids" in takes:
-        inputs["decoder_input_ids"] = torch.randint(3, WORDS, (rows, LENGTH))
-        inputs["labels"] = torch.randint(3, WORDS, (rows, LENGTH))
+        inputs["decoder_input_ids"] = torch.randint(3, WORDS, (rows, shortest))
+        inputs["labels"] = torch.randint(3, WORDS, (rows, shortest))
     elif kind in LABELLED:
         inputs["labels"] = torch.randint(CLASSES, (rows,))
     elif main == "input_ids":
@@ -230,13 +267,13 @@ class Case:
     build: Callable[[], tuple[torch.nn.Module, list, Callable, Callable]]
 
 
-def case_of(name):
+def case_of(name, size=TINY):
     def build():
-        model = model_of(name)
-        return model, rows_of(name, model), torch.utils.data.default_collate, loss_of(name)
+        model = model_of(name, size)
+        return model, rows_of(name, model, size.rows, size.length), torch.utils.data.default_collate, loss_of(name)
 
     return Case(name, "transformers", build)
 
 
-def cases():
-    return [case_of(name) for name in architectures()]
+def cases(size=TINY):
+    return [case_of(name, size) for name in architectures()]

@@ -108,6 +108,7 @@ def test_runs_on_the_same_data_compose():
     assert guarantee([one, two], 1e-5).epsilon > max(guarantee([p], 1e-5).epsilon for p in (one, two))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "noise",
     [Gaussian(1.1), StudentT(9, 1.0), Laplace(1.0), Cauchy(1.0), Sech(1.0), Logistic(1.0), VarianceGamma(1.0)],

@@ -152,10 +152,11 @@ def users(noise, rounds=60):
 
 
 def test_one_users_pattern_is_learned_without_privacy_and_not_with_it():
-    found = patterns(users(4.0), centralised=(10,), distributed=(), runs=2, tolerance=0.25)
+    # of 24 private runs none found the pattern with more than 0.35, and their mean was 0.11: three do not reach it
+    found = patterns(users(8.0), centralised=(10,), distributed=(), runs=3, tolerance=0.25)
     assert found.of("centralised", private=False)[0].mean > 0.4
     assert found.verdict.word == "pass"
-    assert found.verdict.ceiling == users(4.0).plan.guarantee().tradeoff().power(0.1)
+    assert found.verdict.ceiling == users(8.0).plan.guarantee().tradeoff().power(0.1)
 
 
 def test_everybodys_pattern_is_learned_with_privacy_too():

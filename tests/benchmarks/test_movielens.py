@@ -46,5 +46,10 @@ def test_a_small_run_is_private_for_people(script, tmp_path, capsys):
     file = tmp_path / "found.json"
     script.main(["--seeds", "1", "--epsilons", "3", "--set", "rounds=2", "--json", str(file)])
     (row,) = json.loads(file.read_text())["results"]
-    assert {"mean", "own mean", "epsilon 3", "no privacy"} <= row.keys()
+    assert {"mean", "own mean", "epsilon 3", "no noise"} <= row.keys()
     assert "| this model, epsilon 3, delta 0.0001 |" in capsys.readouterr().out
+
+
+def test_the_page_shows_what_is_measured(script):
+    found = json.loads((ROOT / "benchmarks" / "measured" / "people" / "movielens.json").read_text())
+    assert script.as_markdown(found) in (ROOT / "docs" / "people.md").read_text()

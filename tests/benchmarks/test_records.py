@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,3 +61,25 @@ def test_small_epsilons_have_a_recipe_of_their_own_where_there_is_one(records):
     assert records.recipe_for("cifar10", 0.5).name == "cifar10-epsilon-1.toml"
     assert records.recipe_for("cifar10", 2.0).name == "cifar10.toml"
     assert records.recipe_for("mnist", 0.5).name == "mnist.toml"
+
+
+def test_recipes_on_a_public_network_have_a_table_of_their_own(records, tmp_path, capsys):
+    runs = [
+        row(s, 80.0 + s, epsilon=1.0, recipe="cifar10-backbone-epsilon-1.toml", data="cifar10-backbone") for s in (0, 1)
+    ]
+    file, page = tmp_path / "records.json", tmp_path / "docs" / "records.md"
+    file.write_text(json.dumps({"about": {"machine": "two cores"}, "runs": runs, "plain": {"cifar10-backbone": 83.0}}))
+    page.parent.mkdir()
+    (tmp_path / "README.md").write_text("<!-- records: overview -->\n<!-- /records -->\n")
+    places = ("accuracy", "cost", "public")
+    page.write_text("".join(f"<!-- records: {name} -->\n<!-- /records -->\n" for name in places))
+    records.main(["--from", str(file), "--update"])
+    shown = "| CIFAR-10 (JPEG copy) | 1 | 0.9990 | 80.50 | 2 | 80.00, 81.00 | 83.00 | 80.0: reached |"
+    assert shown in capsys.readouterr().out
+    assert page.read_text().count(shown) == 1
+
+
+def test_a_head_without_privacy_learns_what_is_there(records):
+    x = torch.randn(200, 3, generator=torch.Generator().manual_seed(0))
+    y = (x[:, 0] > 0).long()
+    assert records.right(records.fitted(x, y, 1e-3), x, y) > 95

@@ -13,7 +13,7 @@ TRAIN = {
     "--epochs", "--steps", "--batch-size", "--optimizer", "--learning-rate", "--momentum", "--schedule", "--averaging",
     "--seed", "--chunk", "--device", "--tensorboard", "--audit", "--set", "--show", "--json",
     "--dataset", "--cap", "--alone",
-    "--recipe", "--log-format",
+    "--recipe", "--log-format", "--group",
 }  # fmt: skip
 
 

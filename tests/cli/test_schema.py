@@ -28,6 +28,8 @@ def call(*arguments):
 def test_a_table_in_two_commands(people, tmp_path):
     assert call("schema", "people.csv", "--label", "income").exit_code == 0
     assert (tmp_path / "people.schema.toml").is_file()
+    assert "--schema" not in call("schema", "people.csv", "--label", "income", "--force").stdout
+    assert "--label job --schema a.toml" in call("schema", "people.csv", "--label", "job", "--out", "a.toml").stdout
     done = call("train", "people.csv", "--label", "income", "--epsilon", "1", "--epochs", "1", "--json")
     assert done.exit_code == 0
     told = json.loads(done.stdout)

@@ -48,6 +48,8 @@ def test_what_is_searched_where_nobody_says_it():
         "optimizer.learning_rate": {"low": 0.0625, "high": 2.0, "log": True},
         "budget.epochs": [5.0, 10.0, 20.0],
     }
+    walk = _usual_space(from_dict({"optimizer": {"noise_walk": 8.0}}))["optimizer.noise_walk"]
+    assert walk == {"low": 2.0, "high": 16.0, "log": True}
     assert "budget.epochs" not in _usual_space(from_dict({"budget": {"steps": 4}}))
 
 

@@ -15,6 +15,7 @@ from discreet.runs import config
 from discreet.runs.run import resume, train
 
 IMAGES = Backbone(side=32, mirror=True)
+BESIDE = replace(IMAGES, after=(2, 3))
 
 
 def test_features_are_those_of_the_network_averaged_over_cells_and_mirror_images():
@@ -30,12 +31,37 @@ def test_features_are_those_of_the_network_averaged_over_cells_and_mirror_images
     assert cells.shape == (2, 4, 64)
 
 
-def test_an_examples_features_are_the_same_bits_whoever_is_beside_it(monkeypatch):
+def test_maps_after_blocks_stand_beside_the_last_one_with_their_length(monkeypatch):
+    body = stand_in(monkeypatch, "efficientnet-lite0")
+    backbone = Backbone(side=64, grid=2, after=(2, 5), weight=0.5)
+    images = torch.rand(3, *IMAGE)
+    with torch.no_grad():
+        found = backbone.encoder(IMAGE)(images)
+        last, second, fifth = body.maps(torch.rand(1, 3, 64, 64), (2, 5))
+    assert found.shape == (3, *backbone.shape(IMAGE))
+    widths = [each.shape[1] for each in (last, second, fifth)]
+    assert sum(widths) == found.shape[2]
+    for part, length in zip(found.split(widths, 2), (1.0, 0.5, 0.5), strict=True):
+        torch.testing.assert_close(part.flatten(1).norm(dim=1), torch.full((3,), length))
+    with torch.no_grad():
+        plain = replace(backbone, after=()).encoder(IMAGE)(images)
+    torch.testing.assert_close(found[..., : widths[0]] * plain.flatten(1).norm(dim=1)[:, None, None], plain)
+
+
+def test_the_networks_own_walk_makes_the_same_map():
+    body, images = image_body(), torch.rand(2, 3, 32, 32)
+    with torch.no_grad():
+        theirs = body.network.extract_features((images * 255 - 127) / 128)
+        assert torch.equal(body.maps(images)[0], theirs)
+
+
+@pytest.mark.parametrize("backbone", [IMAGES, BESIDE], ids=["last", "beside"])
+def test_an_examples_features_are_the_same_bits_whoever_is_beside_it(backbone, monkeypatch):
     stand_in(monkeypatch, "efficientnet-lite0")
     images = torch.rand(7, *IMAGE)  # no whole number of batches
-    several = extract(IMAGES, images, keep=False, workers=1)[:]
-    without = extract(IMAGES, images[[0, 1, 3, 4, 5, 6]], keep=False, workers=1)[:]
-    assert IMAGES.at_once == 4
+    several = extract(backbone, images, keep=False, workers=1)[:]
+    without = extract(backbone, images[[0, 1, 3, 4, 5, 6]], keep=False, workers=1)[:]
+    assert backbone.at_once == 4
     assert torch.equal(several[[0, 1, 3, 4, 5, 6]], without)
 
 
@@ -74,6 +100,10 @@ def text_features(monkeypatch, texts):
         ({"network": "resnet"}, "no public network 'resnet'"),
         ({"side": 100}, "take a multiple of 32"),
         ({"grid": 0}, "Backbone's grid is 0"),
+        ({"after": [17]}, "names block 17, and efficientnet-lite0 has 16"),
+        ({"after": [3, 3]}, "names a block twice"),
+        ({"after": [5], "weight": 0.0}, "Backbone's weight is 0.0"),
+        ({"network": "minilm-l6", "after": [1]}, "names block 1, and minilm-l6 has 0"),
         ({"precision": "int8"}, "must be 'float32' or 'bfloat16'"),
     ],
 )

@@ -234,6 +234,7 @@ KEPT = [f"{way}+{when}" for way in ("product", "unfold", "grouped") for when in 
 KERNELS = ("product", "unfold", "grouped", "gram", *KEPT)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_every_kernel_is_exact_on_every_configuration(name, monkeypatch):
     monkeypatch.setattr(base, "PART_BYTES", 400)

@@ -8,6 +8,7 @@ import torch
 from by_hand.brute_force import difference, gradient
 from soak import some
 
+import discreet
 from discreet import PrivacyError
 from discreet.gradients import Engine
 
@@ -40,3 +41,20 @@ def test_a_routers_auxiliary_loss_is_refused_with_the_switch_that_turns_it_off()
     losses = out.logits.square().mean((1, 2)) + out.aux_loss
     with pytest.raises(PrivacyError, match="output_router_logits=False"):
         Engine(model).gradients(losses, len(rows))
+
+
+@pytest.mark.parametrize("switched", [{"expert_capacity": 64}, {"moe_eval_capacity_token_fraction": 1.0}, {}])
+def test_a_routers_capacity_over_the_batch_is_refused_with_the_switch_that_turns_it_off(switched):
+    """No gradient shows which tokens were dropped; the tiny configuration has it turned off."""
+    model = tiny_architectures.model_of("nllb-moe", **switched)
+    plan = discreet.methods.dp_sgd(examples=8, batch_size=4, steps=2, noise=1.0, delta=1e-3)
+    if not switched:
+        discreet.attach(model, plan).detach()
+        return
+    with pytest.raises(PrivacyError, match=r"expert_capacity=1000000000, moe_eval_capacity_token_fraction=0\.0"):
+        discreet.attach(model, plan)
+
+
+@pytest.mark.parametrize("name", ["flint", "nllb-moe", "switch_transformers"])
+def test_tiny_mixtures_have_experts(name):
+    assert any("Experts" in type(module).__name__ for module in tiny_architectures.model_of(name).modules())

@@ -104,6 +104,14 @@ def test_a_run_can_name_them(name, monkeypatch):
     assert model.assumes == public_network(name).assumption
 
 
+def test_weights_are_read_once_and_never_to_no_memory(monkeypatch):
+    body, devices = stand_in(monkeypatch, "efficientnet-lite0"), []
+    known = type(public_network("efficientnet-lite0"))
+    monkeypatch.setattr(known, "load", lambda _: devices.append(torch.get_default_device().type) or body)
+    build("efficientnet-lite0", IMAGE, 3, side=32)
+    assert devices == ["cpu"]
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [

@@ -22,6 +22,20 @@ def test_errors_stand_beside_those_of_the_mean():
     assert "the mean" in merit_section(None, found)
 
 
+def test_groups_stand_on_the_console_and_on_the_page():
+    groups = [{"name": "<a>", "rows": 30, "accuracy": 0.9}, {"name": "b", "rows": 0, "accuracy": None}]
+    figures = FIGURES | {"group": "town", "groups": groups}
+    assert in_words(0.75, figures).endswith(" By town: <a> 90.0% (30 rows).")
+    assert "&lt;a&gt;" in merit_section(0.75, figures)
+    numbers = of_numbers(torch.zeros(2), torch.tensor([1.0, 2.0])) | {
+        "target": [0, 9],
+        "group": "town",
+        "groups": [{"name": "a", "rows": 2, "rmse": 1.5}],
+    }
+    assert "By town: a 1.5 (2 rows)." in in_words(None, numbers)
+    assert "outside 0 to 9 was cut" in merit_section(None, numbers)
+
+
 def test_the_page_has_classes_by_name_and_says_whom_the_figures_are_about():
     html = merit_section(0.75, FIGURES | {"classes": ["<no>", "yes"]})
     assert "&lt;no&gt;" in html

@@ -37,6 +37,23 @@ def test_the_machines_fields_are_the_ledgers(record):
     assert "not known" in found["total over the data set"].derived
 
 
+def test_the_checklists_ask_what_it_rests_on_what_is_covered_and_who_can_check_it(record):
+    found, counts = fields(record), record.guarantee.conditions
+    assert f"{sum(c.status == 'assumed' for c in counts)} assumed" in found["what the accounting rests on"].derived
+    assert f"{record.own.planned} steps of training" in found["accesses to the data that are covered"].derived
+    assert "from the ledger alone" in found["how it can be checked"].derived
+    assert "None" not in found["mechanism"].derived
+    assert fields(replace(record, verified=None))["how it can be checked"].derived == ""
+
+
+def test_how_groups_fare_is_said_of_bias(record):
+    groups = [{"name": "a", "rows": 9, "accuracy": 0.5}]
+    measured = replace(
+        record, measures=(Measure(step=5, accuracy=0.5, merit={"majority": 0.4, "group": "town", "groups": groups}),)
+    )
+    assert fields(measured)["bias"].derived == "By town: a 50.0% (9 rows)."
+
+
 def test_what_nobody_has_said_is_marked_and_nothing_is_left_empty(record):
     page = statement_section(record)
     silent = [field.name for field in fields(record).values() if not field.derived and not field.declared]

@@ -24,6 +24,7 @@ def test_a_preset_has_its_own_settings():
     assert isinstance(certified.plan(1_000).mechanism.bound, BoundedNetwork)
 
 
+@pytest.mark.slow
 def test_a_model_tells_a_preset_what_it_needs_to_know():
     from torch import nn
 

@@ -11,6 +11,7 @@ from discreet.accounting import gaussian as gdp
 from discreet.data.private_schema import private_schema_cost
 from discreet.data.schema import known
 from discreet.ledger import storage
+from discreet.report import write
 from discreet.runs import config
 from discreet.runs import run as runs
 from discreet.runs.tables import asked_noise, assumed_of, facts_of
@@ -247,3 +248,22 @@ def test_noise_in_place_of_a_budget_has_no_share(people, tmp_path):
 def test_other_data_has_no_facts_and_a_stated_schema_assumes_nothing():
     assert facts_of(config.Config()) is None
     assert assumed_of(known("a", {"a": {"low": 0, "high": 1}})) == []
+
+
+def test_a_number_has_its_errors_in_its_own_units_and_by_group_in_metrics_page_and_card(people, tmp_path):
+    schema = "[age]\nlow = 20\nhigh = 70\n[job]\ncategories = 'private'\n[y]\ncategories = ['no', 'yes']\n"
+    (tmp_path / "people.schema.toml").write_text(schema)
+    wanted = config.merged(asked(people), {"data.label": "age", "evaluation.group": "y"})
+    outcome = runs.train(wanted, tmp_path / "run")
+    merit = outcome.merit
+    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])["merit"]
+    assert last == json.loads(json.dumps(merit))
+    assert 12 < merit["mean_rmse"] < 17  # of ages from 20 to 69, evenly
+    assert merit["target"] == [20.0, 70.0]
+    assert [(g["name"], g["rows"] > 0) for g in merit["groups"]] == [("no", True), ("yes", True), ("others", False)]
+    write([tmp_path / "run"])
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert "by y" in page
+    assert "own units" in page
+    assert f"Root mean square error {merit['rmse']:.4g}" in (tmp_path / "run" / "README.md").read_text()
+    assert runs.resume(tmp_path / "run").merit == last

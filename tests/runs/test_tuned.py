@@ -1,12 +1,13 @@
 """A trial's plan: it proves the same of the whole search, whichever setting was drawn."""
 
 import pytest
+from torch import nn
 
 from discreet import ConfigError
 from discreet.accounting import cost
 from discreet.accounting.events import Event
 from discreet.runs.config import from_dict, merged
-from discreet.runs.tuned import check_tune, score_noise
+from discreet.runs.tuned import METHODS, check_tune, score_noise
 
 SPACE = {"budget.epochs": [2.0, 8.0], "optimizer.learning_rate": {"low": 0.1, "high": 1.0}, "model.name": ["linear"]}
 
@@ -46,6 +47,18 @@ def test_a_noisy_score_is_among_what_is_counted():
     assert score_noise(asked(), asked(**{"tune.score_noise": 5.0}).tune) == 5.0
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_a_trial_costs_the_same_whatever_its_model(method):
+    config = asked(**{"method.name": method})
+    check_tune(config, config.tune)
+    plans = [
+        config.plan(1437, model) for model in (None, nn.Linear(2, 2), nn.Sequential(nn.Linear(9, 30), nn.Linear(30, 4)))
+    ]
+    assert len({cost(plan.events(), 1e-5).epsilon for plan in plans}) == 1
+    assert plans[0].tuning == plans[1].tuning == plans[2].tuning
+    assert 1.9 < plans[2].guarantee().epsilon <= 2.0
+
+
 def test_what_is_not_of_the_space_has_no_plan():
     with pytest.raises(ConfigError, match="not in the space"):
         asked(**{"budget.epochs": 3.0}).plan(1437)
@@ -54,7 +67,8 @@ def test_what_is_not_of_the_space_has_no_plan():
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"method.name": "tanh_filter"}, "dp_sgd"),
+        ({"method.name": "encode_denoise"}, "dp_sgd"),
+        ({"method": {"name": "tanh_filter", "settings": {"form": "paper"}}}, "sound"),
         ({"federated.users": 10}, "federated"),
         ({"audit.canaries": 10}, "canaries"),
         ({"run.ledger": "all.jsonl"}, "registry"),

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
+from discreet import ConfigError
 from discreet.training.evaluation import evaluate_fully
-from discreet.training.merit import of_classes, of_numbers
+from discreet.training.merit import HeldOut, merit, of_classes, of_numbers
 
 SCORES = torch.randn(60, 3, generator=torch.Generator().manual_seed(0))
 LABELS = torch.randint(3, (60,), generator=torch.Generator().manual_seed(1))
@@ -36,6 +37,25 @@ def test_numbers_are_compared_with_their_mean():
     assert (found["mae"], found["mean_mae"]) == (1.0, 2.0)
     assert found["r2"] == pytest.approx(1 - 9 / 14)
     assert of_numbers(torch.zeros(2), torch.ones(2))["r2"] is None
+
+
+def test_errors_are_told_in_the_targets_own_units():
+    scaled = torch.tensor([-1.0, 0.0, 1.0]), torch.tensor([-1.0, 0.0, 0.0])
+    found, plain = merit(*scaled, HeldOut(target=(100.0, 300.0))), merit(*scaled)
+    assert found["rmse"] == pytest.approx(100 * plain["rmse"])
+    assert found["mean_mae"] == pytest.approx(100 * plain["mean_mae"])
+    assert (found["r2"], found["target"]) == (pytest.approx(plain["r2"]), [100.0, 300.0])
+
+
+def test_each_group_has_its_figure_and_one_without_rows_has_none():
+    about = HeldOut(group="town", group_names=("a", "b", "others"), groups=torch.tensor([0, 0, 0, 1]))
+    scores, labels = torch.eye(2)[[0, 1, 1, 0]], torch.tensor([0, 1, 0, 1])
+    accuracies = [(g["name"], g["rows"], g["accuracy"]) for g in merit(scores, labels, about)["groups"]]
+    assert accuracies == [("a", 3, pytest.approx(2 / 3)), ("b", 1, 0.0), ("others", 0, None)]
+    numbers = merit(torch.tensor([1.0, 1.0, 1.0, 5.0]), torch.tensor([1.0, 1.0, 4.0, 1.0]), about)
+    assert [g["rmse"] for g in numbers["groups"]] == [pytest.approx(3**0.5), 4.0, None]
+    with pytest.raises(ConfigError, match="have a group"):
+        merit(scores, labels, HeldOut(group="town", group_names=("a",), groups=torch.zeros(3)))
 
 
 def test_they_are_measured_where_there_is_one_target_a_row():

@@ -10,6 +10,7 @@ from small_runs import config, table_at
 import discreet
 from discreet import BudgetExhausted, ConfigError, PrivacyError, verify
 from discreet.ledger.budget import read_budget
+from discreet.runs.config import merged
 from discreet.runs.outcome import read_end
 from discreet.runs.progress import Watch
 from discreet.tuning import draws
@@ -27,6 +28,13 @@ def asked(tmp_path, monkeypatch):
 
 def names(folder):
     return sorted(place.name for place in (folder / TRIALS).iterdir())
+
+
+@pytest.mark.parametrize("method", ["adaptive_clipping", "band_mf", "dp_ftrl"])
+def test_other_methods_are_searched_and_verified_too(asked, tmp_path, method):
+    best = tune(merged(asked, {"method.name": method, "tune.space": SPACE}), tmp_path / "runs" / "a").best
+    assert 4.8 < best.guarantee.epsilon <= 5.0
+    assert verify(tmp_path / "runs" / "a" / BEST).runs[0].guarantee == best.guarantee
 
 
 def test_only_the_best_is_released_and_its_guarantee_has_all_of_it(asked, tmp_path):

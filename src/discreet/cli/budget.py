@@ -1,5 +1,6 @@
 """discreet budget."""
 
+import math
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -82,12 +83,17 @@ def _print(found: Any) -> None:
     console = Terminal()
     console.print(rows)
     together = f"Together ε = {round_up(found.total.epsilon)} at δ = {found.delta:g} for each {found.total.protected}"
-    limit = (
-        "no cap; discreet train --cap sets one"
-        if found.cap is None
-        else f"the cap is {found.cap:g}, and {found.left:.4g} is left"
-    )
+    limit = "no cap; discreet train --cap sets one" if found.cap is None else f"the cap is {found.cap:g}"
     console.print(f"{together}: {limit}.", highlight=False, soft_wrap=True)
+    if found.left is not None:
+        one = f"one more run of ε = {math.floor(found.left * 1000) / 1000:g} alone, at that δ, would fit under it"
+        console.print(
+            f"Left: {one} (as a single Gaussian release; the ledger decides by the run's own)."
+            if found.left
+            else "Left: nothing.",
+            highlight=False,
+            soft_wrap=True,
+        )
     console.print(
         "Runs count with all steps that they were declared to have; times are UTC.", highlight=False, soft_wrap=True
     )

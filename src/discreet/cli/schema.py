@@ -39,8 +39,9 @@ def schema(
     except OSError as error:
         raise ConfigError(f"{target} cannot be written: {error}") from error
     say(str(target))
+    named = "" if target == schema_beside(table) else f" --schema {target}"
     marked = text.count('"private"')
     say(
         f"{marked} columns are marked private: state what you know, and the rest is paid for. Then: discreet train "
-        f"{table} --label {label} --epsilon 1"
+        f"{table} --label {label}{named} --epsilon 1"
     )

@@ -16,6 +16,7 @@ _AUDIT = "Put so many canaries beside the data and measure epsilon from below, a
 _RUN = {
     "schedule": "schedule.name",
     "averaging": "averaging.decay",
+    "group": "evaluation.group",
     "seed": "run.seed",
     "chunk": "run.chunk",
     "device": "run.device",

@@ -91,6 +91,9 @@ def _usual_space(config: Config) -> dict[str, Any]:
     """What is searched where nobody says it: learning rates around the usual one, and how long."""
     rate = config.optimizer.learning_rate or 0.5
     space: dict[str, Any] = {"optimizer.learning_rate": {"low": rate / 8, "high": rate * 4, "log": True}}
+    if config.optimizer.noise_walk is not None:  # which is what decides of a small table
+        walk = config.optimizer.noise_walk
+        space["optimizer.noise_walk"] = {"low": walk / 4, "high": walk * 2, "log": True}
     if config.budget.steps is None:
         space["budget.epochs"] = [config.budget.epochs / 2, config.budget.epochs, config.budget.epochs * 2]
     return space

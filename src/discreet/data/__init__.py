@@ -17,6 +17,7 @@ rules.py     the numbers that a column's cells become
 describe.py  a schema to begin with, from a header and the kinds of cells
 private_schema.py  what nobody has declared of columns, asked for with noise
 tables.py    tables, by a schema
+groups.py    groups of test rows, by the words of a column
 people.py    tables of people that other packages bring along, by schemas in schemas/
 ranges.py    ranges that nobody can state
 made_up.py   data made up by a stated law

@@ -27,7 +27,8 @@ class Data:
     `note` is what a figure that was measured with this data must say beside it. `owners` are the users whose the
     training rows are, by number, where that is known. `class_names` are what the classes are called, by number, and
     `inputs` is how a row of a file becomes an input, in plain values (inputs.py): both go with a trained model.
-    `weights` are public constants by class, by which a training row's loss is multiplied; there may be none.
+    `weights` are public constants by class, by which a training row's loss is multiplied; there may be none. `groups`
+    has the number of each test row's group, of those that `group_names` calls by name.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Data:
     class_names: tuple[str, ...] = ()
     inputs: Mapping[str, Any] = field(default_factory=dict)
     weights: tuple[float, ...] = ()
+    groups: Tensor | None = None
+    group_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.classes is not None:
@@ -129,6 +132,8 @@ def validated(data: Data, fraction: float) -> Data:
     check_share("validation", fraction)
     if not isinstance(data.train, tuple) or data.owners is not None:
         raise ConfigError(f"{data.name}: a validation part is taken of examples in memory that are nobody's but one's.")
+    if data.groups is not None:
+        raise ConfigError(f"{data.name}: groups are of the test part, and a validation part stands in its place.")
     x, y = data.train
     drawn = [int.from_bytes(hashlib.sha256(row.numpy().tobytes()).digest()[:8]) / 2**64 for row in x.contiguous()]
     held = torch.tensor(drawn) < fraction
@@ -150,7 +155,8 @@ def limited(data: Data, limit: int) -> Data:
     test = None if data.test is None else first(data.test)
     note = f"the first {limit:,} examples" if length_of(data.train) >= limit else ""
     owners = None if data.owners is None else data.owners[:limit].clone()
-    return replace(data, train=first(data.train), test=test, note=notes(data.note, note), owners=owners)
+    groups = None if data.groups is None else data.groups[:limit].clone()
+    return replace(data, train=first(data.train), test=test, note=notes(data.note, note), owners=owners, groups=groups)
 
 
 def first_example(where: str, part: Dataset[Any]) -> Pair:

@@ -1,6 +1,7 @@
 """The data set of a name: a well-known one, a file or folder of one's own, a function of one's own."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -38,6 +39,8 @@ def load(
     seed: int = 0,
     limit: int | None = None,
     progress: Progress | None = None,
+    group: str | None = None,
+    groups: Sequence[str] | None = None,
     **more: Any,
 ) -> Data:
     """The data set of this name.
@@ -78,6 +81,8 @@ def load(
         limit: keep the first so many examples of each part.
         progress: called as progress(done, total) while bytes come (of one file after another, total 0 if it is not
             known) and while images are decoded.
+        group: a table's column by which test rows are grouped, for figures of each group.
+        groups: its words, where the schema does not say them.
         **more: what a function of one's own is called with.
 
     Returns:
@@ -98,6 +103,8 @@ def load(
     _refuse(name, "label", label, kind == "table", "a table")
     _refuse(name, "schema", schema, kind == "table", "a table")
     _refuse(name, "user", user, kind == "table", "a table")
+    _refuse(name, "group", group, kind == "table", "a table")
+    _refuse(name, "groups", groups, kind == "table", "a table")
     _refuse(name, "classes", classes, kind in ("npz", "function"), "an .npz file or a function")
     for option in more:
         _refuse(name, option, option, kind == "function", "a function")
@@ -112,7 +119,8 @@ def load(
     elif kind == "folder":
         data = image_folder(name, split, limit, progress)
     elif kind == "table":
-        data = table(name, label=label, schema=schema, user=user, test_fraction=test_fraction, seed=seed)
+        own: dict[str, Any] = {"label": label, "schema": schema, "user": user, "group": group, "groups": groups}
+        data = table(name, **own, test_fraction=test_fraction, seed=seed)
     elif kind == "npz":
         data = npz(name, classes, split)
     else:

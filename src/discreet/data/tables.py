@@ -11,6 +11,7 @@ from torch import Tensor
 from discreet._check import listed, shown, within
 from discreet.data.columns import MISSING, column_names, read_columns
 from discreet.data.dataset import Data, Split
+from discreet.data.groups import Grouping
 from discreet.data.rules import BadCell, Classes, Private, Range, Rule, Unscaled, Words, numbers
 from discreet.data.schema import Known, Problems, Schema, known, plain, read_schema, rules_of, schema_beside
 from discreet.errors import ConfigError
@@ -22,6 +23,8 @@ def table(
     label: str | None = None,
     schema: Schema | str | Path | None = None,
     user: str | None = None,
+    group: str | None = None,
+    groups: Sequence[str] | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Data:
@@ -51,6 +54,8 @@ def table(
         label: the column to predict; None is the one with `classes`.
         schema: a mapping or a TOML file; the one beside the table (people.schema.toml) if not given.
         user: the column that says whose a row is; it is no input, and whole users are held out.
+        group: the column by which test rows are grouped, for figures of each group; it may be an input or not.
+        groups: its words; if not given those of the schema, which must say them, or have found them with noise.
         test_fraction: the share of rows, or of users, that is kept to test.
         seed: of their draw.
 
@@ -60,7 +65,8 @@ def table(
     Raises:
         ConfigError: if a column is missing, or the schema says nothing of it; all that is wrong is in one message.
     """
-    return _table(Path(path), label, schema, user, Split(test_fraction, seed), rehearsal=False)
+    asked = Grouping(group, groups)
+    return _table(Path(path), label, schema, user, asked, Split(test_fraction, seed), rehearsal=False)
 
 
 def rehearsed(
@@ -68,11 +74,14 @@ def rehearsed(
     *,
     label: str | None = None,
     schema: Schema | str | Path | None = None,
+    group: str | None = None,
+    groups: Sequence[str] | None = None,
     test_fraction: float = 0.2,
     seed: int = 0,
 ) -> Data:
     """The same as if nothing private had been found: to see what is wrong before anything is asked of the data."""
-    return _table(Path(path), label, schema, None, Split(test_fraction, seed), rehearsal=True)
+    asked = Grouping(group, groups)
+    return _table(Path(path), label, schema, None, asked, Split(test_fraction, seed), rehearsal=True)
 
 
 def _table(
@@ -80,6 +89,7 @@ def _table(
     label: str | None,
     schema: Schema | str | Path | None,
     user: str | None,
+    grouping: Grouping,
     split: Split,
     *,
     rehearsal: bool,
@@ -99,8 +109,10 @@ def _table(
     names = column_names(path)
     if user is not None and user in (*rules, label):
         problems.tell(f"{path}: the schema describes the user column {shown(user)}, which is no input; leave it out.")
-    asked = [*rules, label] if user is None else [*rules, label, user]
-    _check_columns(path, names, asked, [name for name in facts.ignored if name != user], problems)
+    grouping.check(str(path), rules, label, problems)
+    beside = [name for name in (user, grouping.column) if name is not None and name not in rules]
+    asked = list(dict.fromkeys([*rules, label, *beside]))
+    _check_columns(path, names, asked, [name for name in facts.ignored if name not in beside], problems)
     problems.refuse()
     columns = read_columns(path, asked)
     if not columns[label]:
@@ -118,10 +130,29 @@ def _table(
         train, test, owners = split.of_users(str(path), x, y, owned)
     names = target.words if isinstance(target, Words) else ()
     weights = target.weights if isinstance(target, Classes) else ()
+    of_test: Tensor | None = None
+    if grouping.column is not None and test is not None:
+        cells, numbers = columns[grouping.column], torch.arange(len(y))
+        held = (
+            split.of_pair(str(path), numbers, y) if owned is None else split.of_users(str(path), numbers, y, owned)
+        )[1]
+        found, of_test = grouping.of([] if held is None else [cells[row] for row in held[0].tolist()], rules)
+    else:
+        found = ()
     described = {"kind": "table", "schema": plain(content), "label": label}
     shape, classes = tuple(train[0].shape[1:]), len(names) or None
     return Data(
-        str(path), train, test, shape, classes, owners=owners, class_names=names, inputs=described, weights=weights
+        str(path),
+        train,
+        test,
+        shape,
+        classes,
+        owners=owners,
+        class_names=names,
+        inputs=described,
+        weights=weights,
+        groups=of_test,
+        group_names=found,
     )
 
 

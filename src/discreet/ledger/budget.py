@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from discreet.accounting import cost
+from discreet.accounting import gaussian as gdp
 from discreet.accounting.events import Event, units_of
 from discreet.accounting.guarantee import Condition, Guarantee, guarantee
 from discreet.errors import ConfigError, PrivacyError
@@ -35,7 +36,12 @@ class Spent:
 
 @dataclass(frozen=True)
 class Budget:
-    """All that is counted of one data set: `total` is proven of everything together, `cap` what it may come to."""
+    """All that is counted of one data set: `total` is proven of everything together, `cap` what it may come to.
+
+    `left` is what one more run could spend by itself, at the same delta, so that everything together, composed, stays
+    within the cap: a run whose releases are as hard to tell apart as a single one with Gaussian noise. None without a
+    cap. It is more than the cap less the total. Other runs may fit a little less or more; the ledger decides by theirs.
+    """
 
     dataset: str
     ledger: Path
@@ -43,11 +49,7 @@ class Budget:
     cap: float | None
     total: Guarantee
     spent: tuple[Spent, ...]
-
-    @property
-    def left(self) -> float | None:
-        """The cap less the total; None where there is no cap."""
-        return None if self.cap is None else max(0.0, self.cap - self.total.epsilon)
+    left: float | None = None
 
 
 def read_budget(ledger: str | Path, stages: Sequence[type[Any]] = ()) -> Budget:
@@ -77,7 +79,9 @@ def read_budget(ledger: str | Path, stages: Sequence[type[Any]] = ()) -> Budget:
         if run not in content.runs
     ]
     spent = tuple(sorted([*runs, *others], key=lambda one: one.at))
-    return Budget(str(dataset["dataset"]), path, delta, dataset["epsilon"], total_of(content), spent)
+    cap, total = dataset["epsilon"], total_of(content)
+    left = None if cap is None else _left(content.horizon(), total, delta, float(cap))
+    return Budget(str(dataset["dataset"]), path, delta, cap, total, spent, left)
 
 
 def total_of(content: LedgerState, conditions: Sequence[Condition] | None = None) -> Guarantee:
@@ -102,6 +106,23 @@ def _of_run(name: str, run: Run, content: LedgerState, delta: float) -> Spent:
     events = [*run.horizon(), *content.queries_of(name)]
     noted = (str(opening.get(what, "")) for what in ("at", "by", "place"))
     return Spent(name, f"{bound}, {noise}", *noted, run.released, run.steps, _alone(events, delta), state)
+
+
+def _left(horizon: Sequence[Event], total: Guarantee, delta: float, cap: float) -> float:
+    """The epsilon, alone, of the largest single Gaussian release that fits under the cap; to 0.2 %, and below."""
+    if not total.epsilon < cap:
+        return 0.0
+    first = Event(rate=1.0, multiplier=1.0, steps=1) if not horizon else horizon[0]
+    low, high, fits = 0.0, 2 * gdp.mu(cap, delta), 0.0
+    while high - low > 2e-3 * high:
+        middle = (low + high) / 2
+        one = Event(rate=1.0, multiplier=1 / middle, steps=1, unit=first.unit, adjacency=first.adjacency)
+        alone = cost([one], delta).epsilon
+        if alone <= cap and cost([*horizon, one], delta).epsilon <= cap:
+            low, fits = middle, alone
+        else:
+            high = middle
+    return fits
 
 
 def _alone(events: Sequence[Event], delta: float) -> float:

@@ -17,6 +17,7 @@ from torch.nn import functional as F
 from discreet._check import check_int, listed, shown, within
 from discreet.errors import ConfigError, PrivacyError
 from discreet.models.finetuning import fine_tuned
+from discreet.models.pretrained import NETWORKS
 from discreet.nn import BELU, BoundedTanh, TemperedSigmoid
 
 Shape = tuple[int, ...]
@@ -59,6 +60,8 @@ def build(name: str, shape: Sequence[int], outputs: int, **settings: Any) -> nn.
         return _imported(name, sizes, outputs, settings)
     network = _NETWORKS[name]
     make = partial(network.make, sizes, outputs, **_settings(name, network, settings))
+    if name in NETWORKS:  # of a size that is known, with weights from a file
+        return make()
     with torch.random.fork_rng(devices=()), torch.device("meta"):  # counted before there is memory for it
         count = sum(p.numel() for p in make().parameters())
     within("parameters", count, f"the model {name} has {count:,} parameters")

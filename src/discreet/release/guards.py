@@ -204,6 +204,11 @@ def _problem(module: nn.Module) -> str | None:
         return "rewrites its weight in the forward pass (max_norm), past any noise; set max_norm=None."
     if isinstance(module, (nn.Embedding, nn.EmbeddingBag)) and module.scale_grad_by_freq:
         return "divides by counts over the whole batch (scale_grad_by_freq), which mixes examples; set it to False."
+    if _drops_tokens(module):
+        return (
+            "drops tokens of one example when those of others fill an expert, and keeps how many; turn that off, in "
+            f"its config: expert_capacity={_NO_LIMIT}, moe_eval_capacity_token_fraction=0.0."
+        )
     if any(isinstance(p, nn.parameter.UninitializedParameter) for p in module._parameters.values()):
         return "is not initialised yet (a lazy module); run it once on constants before attaching."
     return None
@@ -259,3 +264,14 @@ def _in_words(losses: Any) -> str:
     if losses.dim() == 1:
         return "have shape (n,), and n is not the number of rows"
     return f"have {losses.dim()} dimensions" if losses.dim() else "have shape ()"
+
+
+_NO_LIMIT = 10**9  # tokens of a batch, of which no batch has more
+
+
+def _drops_tokens(module: nn.Module) -> bool:
+    """Whether a router of the library transformers has a capacity over the whole batch, which no gradient shows."""
+    if type(module).__name__ != "NllbMoeTop2Router":
+        return False
+    fraction = getattr(module, "moe_eval_capacity_token_fraction", 1)
+    return fraction > 0 or (getattr(module, "expert_capacity", None) or 0) < _NO_LIMIT

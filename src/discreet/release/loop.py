@@ -92,6 +92,7 @@ class Loop:
     def current(self) -> Chunk:
         """The chunk whose losses are due."""
         if not self.open:
+            self._check()
             raise PrivacyError(
                 "there is no open batch: each batch takes one private.backward(losses), and batches come from "
                 "private.batches(data)."

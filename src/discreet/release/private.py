@@ -147,9 +147,9 @@ class Private(Looped):
         Returns:
             True when the logical batch is complete and released.
         """
-        self._guard.check()
         chunk = self._loop.open[0] if self._loop.open else self._loop.current()
         if isinstance(losses, Tensor) or not callable(losses):
+            self._guard.check()
             if batch is not None:
                 raise ConfigError("the losses came as a tensor; leave the batch out, or give a function and the batch.")
             if "tensors" not in self._preflight.evidence.sources:
@@ -171,7 +171,7 @@ class Private(Looped):
         if not self._ranks.alone:
             self._agree()
         notes = {} if self._preflight.agreed else {"unprobed": True}
-        rests_on = self._conditions() if self._aggregate.on_disk and self._preflight.has_news() else None
+        rests_on = self._rests_on()
         released = self._aggregate.release(rests_on, **notes)  # counted in the ledger, and only then noised
         for name, gradient in released.items():
             parameter = self._parameters[name]
@@ -185,8 +185,10 @@ class Private(Looped):
         """Check that losses and model are as a step needs them, and add the chunk's examples."""
         sound = None if losses is None else check_losses(losses, max(1, chunk.units))
         versions = self._guard.check_model()
-        if losses is not None and self._loss is not None:
-            self._preflight.passed(self._loss, chunk, self._clear_gate)
+        if losses is not None and self._loss is not None and chunk.first and chunk.units:
+            written = self._preflight.start.passed()
+            if written:
+                self._preflight.written(written, self._loss, chunk, self._clear_gate)
         if chunk.first:
             self._versions = versions
             self._aggregate.clear()
@@ -235,7 +237,6 @@ class Private(Looped):
             loss_fn: what computed them.
             batch: of this batch.
         """
-        self._guard.check()
         chunk = self._loop.current()
         self._test(loss_fn, batch, chunk)
         try:
@@ -245,6 +246,7 @@ class Private(Looped):
 
     def _test(self, loss_fn: LossFn, batch: Any, chunk: Chunk) -> None:
         """Test isolation if this step is probed; from here on the loss can be had row by row."""
+        self._guard.check()
         try:
             self._preflight.test(loss_fn, batch, chunk, self._loop.rows, self._clear_gate)
         except PrivacyError:

@@ -40,7 +40,7 @@ from discreet.stages.conditions import guarantee_of
 from discreet.stages.denoise import Added
 from discreet.stages.noise.random import KeyTree
 from discreet.stages.plan import Plan
-from discreet.stages.sensitivity import Contract, Layout, asked
+from discreet.stages.sensitivity import Layout, asked
 
 
 class PrivateSum:
@@ -71,6 +71,8 @@ class PrivateSum:
         self._columns = self.layout.columns
         self.bound: Any = plan.mechanism.bound
         self.state = self.bound.start(self.layout)
+        changed = plan.mechanism.hardening == "exact" or plan.mechanism.microbatch > 1
+        self._contract_now = plan.mechanism.contract if changed else self.bound.contract  # what one unit may change
         self._memory = plan.mechanism.start_noise()
         self._denoised = None if plan.mechanism.denoise is None else plan.mechanism.denoise.start(self.layout)
         self.root = self._own = KeyTree(seed)  # of what all ranks draw alike, and of this one's noise
@@ -282,11 +284,12 @@ class PrivateSum:
         else:
             self._spend_together(step - self.origin_step, rests_on, notes)
         mechanism, part = self.plan.mechanism, 1.0 if ranks.alone or self._shards is not None else ranks.noise_part
-        contract, over = mechanism.contract(self.layout, self.state), 1 / self._count
-        # what scales are computed from: anew when it has changed
-        key = [factor, *(part for b in contract.blocks for part in (b.members, b.norm, b.size, b.share))]
+        contract, over = self._contract_now(self.layout, self.state), 1 / self._count
+        key: list[Any] = [factor]  # what scales are computed from: anew when it has changed
+        for block in contract.blocks:
+            key += block.members, block.norm, block.size, block.share
         if key != self._scaled_for:
-            self._scaled_for, self._scales = key, self._scales_of(contract, factor)
+            self._scaled_for, self._scales = key, mechanism.scale_of_each(contract, factor)
         scales = self._scales
         try:
             drawing = Drawing(
@@ -329,13 +332,6 @@ class PrivateSum:
         unsent_lines = self.ranks.lead("writing the ledger", write, lambda _: self._ledger.unsent_lines())
         if not self.ranks.first:
             self._ledger.follow(unsent_lines)
-
-    def _scales_of(self, contract: Contract, factor: float) -> dict[str, float]:
-        """The noise's scale for each member of a contract."""
-        scales: dict[str, float] = {}
-        for block, scale in zip(contract.blocks, self.plan.mechanism.scales(contract), strict=True):
-            scales.update(dict.fromkeys(block.members, scale * factor))
-        return scales
 
     # --- what is proven ------------------------------------------------------------------------------------------
 

@@ -144,25 +144,27 @@ class FloatSums:
     ) -> None:
         noise, memory = drawing.noise, drawing.memory
         size = PIECE if flat.is_cpu else _PIECE_ELSEWHERE
-        there = not flat.is_cpu and memory is None and draws_there(flat.device) and type(noise).sample is Normal.sample
+        # independent normal noise of the library's own fills what it is given, and is made where it is added
+        direct = memory is None and type(noise).sample is Normal.sample and (flat.is_cpu or draws_there(flat.device))
         for start, stop, scale in self._runs[key]:
             for first in range(start, stop, size):
                 count = min(size, stop - first)
-                if there:
-                    drawn = source.fill_normal(torch.empty(count, dtype=flat.dtype, device=flat.device), scale)
+                room = self._room[flat.dtype] if flat.is_cpu or not direct else flat.new_empty(count)
+                if count != room.numel():
+                    room = room[:count] if count < room.numel() else room.new_empty(count)
+                if direct:
+                    drawn = source.fill_normal(room, scale)
                 elif memory is None:
-                    drawn = self._drawn(noise, count, flat.dtype, scale, source)
+                    drawn = self._drawn(noise, room, scale, source).to(flat.device)
                 else:
-                    drawn = self._drawn(noise, count, flat.dtype, 1.0, source)
+                    drawn = self._drawn(noise, room, 1.0, source)
                     memory.filter(drawn, (id(self), *key), first)
-                    drawn.mul_(scale)
+                    drawn = drawn.mul_(scale).to(flat.device)
                 piece = flat if count == flat.numel() else flat[first : first + count]
-                piece.add_(drawn.to(flat.device))
+                piece.add_(drawn)
 
-    def _drawn(self, noise: Noise, count: int, dtype: torch.dtype, scale: float, source: SecureStream) -> Tensor:
-        drawn = self._room[dtype]
-        if count != drawn.numel():
-            drawn = drawn[:count] if count < drawn.numel() else torch.empty(count, dtype=dtype, device="cpu")
+    @staticmethod
+    def _drawn(noise: Noise, drawn: Tensor, scale: float, source: SecureStream) -> Tensor:
         noise.sample(drawn.fill_(torch.nan), scale, source)
         if math.isnan(torch.dot(drawn, drawn).item()):  # so if there is a nan, and only then: no square is below 0
             raise PrivacyError(f"{noise!r} did not fill what it was to fill with noise; nothing was released.")

@@ -219,7 +219,7 @@ def _decades(low: float, high: float) -> tuple[float, float, list[float]]:
     """An axis of orders of magnitude: ticks at 1, or 1, 2 and 5, of each."""
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     every = (1, 2, 5) if last - first <= 2 else (1,)
-    ticks = [m * 10.0**k for k in range(first, last + 1) for m in every]
+    ticks = [m * 10.0**k for k in range(first - 1, last + 2) for m in every]  # logarithms are rounded
     below, above = [t for t in ticks if t <= low], [t for t in ticks if t >= high]
     start, end = below[-1], above[0]
     if start == end:

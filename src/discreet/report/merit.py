@@ -22,9 +22,10 @@ def merit_section(accuracy: float | None, figures: Mapping[str, Any] | None) -> 
             ("root mean square error", f"{figures['rmse']:.4g}", f"{figures['mean_rmse']:.4g}"),
             ("mean absolute error", f"{figures['mae']:.4g}", f"{figures['mean_mae']:.4g}"),
         ]
-        parts.append(table(("error (targets from −1 to 1 by their range)", ("model",), ("the mean",)), rows))
+        parts.append(table((f"error ({_units(figures)})", ("model",), ("the mean",)), rows))
     else:
         parts += [_by_class(figures), _confusion(figures)]
+    parts.append(_by_group(figures))
     return section("How good it is", *parts)
 
 
@@ -36,8 +37,9 @@ def in_words(accuracy: float | None, figures: Mapping[str, Any]) -> str:
             f"Root mean square error {figures['rmse']:.3g}{r2} on {figures['rows']:,} held-out rows; always saying "
             f"their mean has {figures['mean_rmse']:.3g}."
         )
-        worse = figures["rmse"] >= figures["mean_rmse"]
-        return f"{words} It does not do better than the mean: nothing was learned that shows." if worse else words
+        if figures["rmse"] >= figures["mean_rmse"]:
+            words += " It does not do better than the mean: nothing was learned that shows."
+        return f"{words} {apart(figures)}".rstrip()
     if accuracy is None:
         return ""
     majority = figures["majority"]
@@ -46,9 +48,47 @@ def in_words(accuracy: float | None, figures: Mapping[str, Any]) -> str:
     if accuracy <= majority:
         return (
             f"{words}. That does not exceed {majority:.1%}, which always saying the commonest class has: nothing was "
-            "learned that shows."
-        )
-    return f"{words}; always saying the commonest class has {majority:.1%}."
+            f"learned that shows. {apart(figures)}"
+        ).rstrip()
+    return f"{words}; always saying the commonest class has {majority:.1%}. {apart(figures)}".rstrip()
+
+
+def _units(figures: Mapping[str, Any]) -> str:
+    """What errors of numbers are measured in."""
+    if "target" not in figures:
+        return "in units of the targets"
+    low, high = figures["target"]
+    return f"in the target's own units; what lies outside {low:g} to {high:g} was cut"
+
+
+def _measured(figures: Mapping[str, Any]) -> list[tuple[str, int, str]]:
+    """Each group with rows: its name, how many there are, and its figure."""
+    found = []
+    for group in figures.get("groups", ()):
+        if group["rows"]:
+            shown = f"{group['rmse']:.4g}" if "rmse" in group else f"{group['accuracy']:.1%}"
+            found.append((str(group["name"]), int(group["rows"]), shown))
+    return found
+
+
+def apart(figures: Mapping[str, Any]) -> str:
+    """How groups fare, in a sentence; nothing where there are none."""
+    found = _measured(figures)
+    if not found:
+        return ""
+    listed = ", ".join(f"{name} {shown} ({rows:,} rows)" for name, rows, shown in found[:_MOST_SHOWN])
+    return f"By {figures['group']}: {listed}{' ...' if len(found) > _MOST_SHOWN else ''}."
+
+
+def _by_group(figures: Mapping[str, Any]) -> Html:
+    found = _measured(figures)
+    if not found:
+        return Html("")
+    what = "root mean square error" if "rmse" in figures else "accuracy"
+    head = (f"by {figures['group']}", (what,), ("held-out rows",))
+    shown = table(head, [(name, figure, f"{rows:,}") for name, rows, figure in found[:_MOST_SHOWN]])
+    note = "A group of few rows has an uncertain figure, and one that is exact about those few."
+    return Html(f"{shown}<p>{text(note)}</p>")
 
 
 def _names(figures: Mapping[str, Any]) -> list[str]:

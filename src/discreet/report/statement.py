@@ -5,12 +5,15 @@ guarantees). Each is derived from the ledger, declared by people in a `[statemen
 """
 
 import math
+import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from discreet.accounting.guarantee import Guarantee, round_up
 from discreet.report.html import Html, mark, section, table, text
+from discreet.report.merit import apart
 from discreet.report.record import Record
 from discreet.report.terms import explained
 
@@ -86,6 +89,8 @@ def statement(record: Record) -> dict[str, list[Field]]:
             Field("privacy parameters", f"ε = {round_up(proven.epsilon)}, δ = {proven.delta:g}"),
             Field("kind of guarantee", "approximate differential privacy, proven for the worst data set and attacker"),
             Field("accountant", _accountant(proven)),
+            Field("what the accounting rests on", _rests_on(proven)),
+            Field("accesses to the data that are covered", _accesses(record)),
             Field("mechanism", mechanism(record)),
             Field("arithmetic", _ARITHMETIC[record.plan.mechanism.hardening]),
             Field("tuning", tuned(proven), said("tuning")),
@@ -98,11 +103,12 @@ def statement(record: Record) -> dict[str, list[Field]]:
             Field("trust model", trust(record), said("actors")),
             Field("ledger's key", "", said("key")),
             Field("security and access", "", said("security")),
+            Field("how it can be checked", _checked(record)),
         ],
         "What it is worth": [
             Field("data for evaluation", _evaluation(record), said("evaluation")),
             Field("utility", _utility(record)),
-            Field("bias", "", said("bias")),
+            Field("bias", apart(record.merit or {}), said("bias")),
             Field("why these choices", "", said("justification")),
         ],
     }
@@ -187,7 +193,8 @@ _ARITHMETIC = {
 def mechanism(record: Record) -> str:
     """The stages, by their settings."""
     stages = record.plan.mechanism
-    return f"{stages.bound!r}, {stages.noise!r}, {record.plan.sampling!r}, {record.plan.steps:,} steps"
+    said = f"{stages.bound!r}, {stages.noise!r}, {record.plan.sampling!r}, {record.plan.steps:,} steps"
+    return re.sub(r", \w+=None\b", "", said)
 
 
 def tuned(proven: Guarantee) -> str:
@@ -212,6 +219,30 @@ def trust(record: Record) -> str:
     if record.config.get("federated"):
         return "Central: the server sees each user's update before noise is added, and is trusted with it"
     return "Central: whoever ran the training saw the data, and is trusted with them"
+
+
+def _rests_on(proven: Guarantee) -> str:
+    """How many conditions there are of each kind; the page lists them."""
+    count = Counter[str](condition.status for condition in proven.conditions)
+    order = [kind for kind in ("broken", "proven", "checked", "assumed") if count[kind]]
+    kinds = ", ".join(f"{count[kind]} {kind}" for kind in order)
+    return f"conditions, listed under What is proven: {kinds}" if kinds else ""
+
+
+def _accesses(record: Record) -> str:
+    """What of all that was done with the data is in epsilon."""
+    proven, own = record.guarantee, record.own
+    training = "" if own is None else f"{own.planned:,} steps of training, and all that the proof lists beside them"
+    return "; ".join(filter(None, (training, tuned(proven))))
+
+
+def _checked(record: Record) -> str:
+    """Who can derive the figures again, of what."""
+    if record.verified is None:
+        return ""
+    versions = ", ".join(f"{name} {found}" for name, found in record.versions.items())
+    made = f"; made with {versions}" if versions else ""
+    return f"discreet verify derives ε from the ledger alone, by open code{made}"
 
 
 def _accountant(proven: Guarantee) -> str:

@@ -36,8 +36,10 @@ DATA_SETTINGS = ("name", "folder", "download", "label", "schema", "user", "test_
 def read_data(config: Config, progress: Callable[[int, int], None] | None = None, *, rehearsal: bool = False) -> Data:
     """The data that a config names; in a rehearsal as if nothing private had been found of a table."""
     section, federated = config.data, config.federated
+    by: dict[str, Any] = {"group": config.evaluation.group, "groups": config.evaluation.groups}
     if rehearsal:
-        return rehearsed(section.name, label=section.label, schema=section.schema, test_fraction=section.test_fraction)
+        own: dict[str, Any] = {"label": section.label, "schema": section.schema, "test_fraction": section.test_fraction}
+        return rehearsed(section.name, **own, **by)
     data = load(
         section.name,
         folder=section.folder,
@@ -47,6 +49,7 @@ def read_data(config: Config, progress: Callable[[int, int], None] | None = None
         user=None if federated is None else federated.user,
         test_fraction=section.test_fraction,
         progress=progress,
+        **by,
         **section.settings,
     )
     return validated(data, section.validation) if section.validation else data

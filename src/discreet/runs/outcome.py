@@ -116,7 +116,7 @@ def write_end(
         own = verify_folder(folder, ledger.stages)[1]
         proven = own.guarantee
         if fitted.finished and made is not None:
-            write(folder / CARD, card(folder, *made, own, fitted.accuracy))
+            write(folder / CARD, card(folder, *made, own, fitted.records[-1] if fitted.records else {}))
     except ConfigError:  # it was stopped before anything was counted
         proven = fitted.guarantee
     write(folder / "guarantee.json", proven.to_json())

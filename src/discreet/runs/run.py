@@ -63,6 +63,7 @@ from discreet.stages.plan import Plan
 from discreet.training.callbacks import callbacks
 from discreet.training.evaluation import loss_for
 from discreet.training.loop import train_loop
+from discreet.training.merit import HeldOut
 from discreet.training.options import Record, TrainingOptions
 
 
@@ -190,7 +191,8 @@ def _carry_out(config: Config, folder: Path, watch: Watch, ranks: Ranks) -> Outc
         stop=watch.stop,
         callbacks=told,
         assumes=assumes,
-        **_told(folder, watch, board, ranks, data.class_names, notices),
+        about=HeldOut(data.class_names, manifest.target, config.evaluation.group or "", data.group_names, data.groups),
+        **_told(folder, watch, board, ranks, notices),
     )
     if users is None or config.federated is None:
         options = replace(
@@ -219,9 +221,7 @@ def _try(config: Config) -> None:
     build.make_optimizer(config, model)
 
 
-def _told(
-    folder: Path, watch: Watch, board: "_Board | None", ranks: Ranks, names: tuple[str, ...], notices: Sequence[str]
-) -> dict[str, Any]:
+def _told(folder: Path, watch: Watch, board: "_Board | None", ranks: Ranks, notices: Sequence[str]) -> dict[str, Any]:
     """What is done as a run goes: its folder's files are rank 0's to write, and every rank's watch is told."""
 
     def begin(done: int, steps: int) -> None:
@@ -239,8 +239,6 @@ def _told(
     def record(values: Record) -> None:
         if not ranks.first:
             return
-        if names and "recall" in values.get("merit", {}):
-            values["merit"]["classes"] = list(names)
         run_folder.add_record(folder, values)
         if board is not None:
             board.add(values)

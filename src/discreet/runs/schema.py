@@ -256,6 +256,16 @@ class EvaluationSection(Section, frozen=True):
 
     every: Annotated[float, doc("how many epochs lie between evaluations")] = 1.0
     batch_size: Annotated[int, doc("how many rows are evaluated at a time")] = 1000
+    group: Annotated[
+        str | None,
+        doc(
+            "a column of a table by whose words figures on held-out rows are told, as sex; the words are those that "
+            "the schema declares, or that were found with noise"
+        ),
+    ] = None
+    groups: Annotated[
+        list[str] | None, doc("these words, where the schema does not say them; the column need not be an input")
+    ] = None
 
 
 class AuditSection(Section, frozen=True):

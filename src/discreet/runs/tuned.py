@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from discreet.stages.plan import Plan
 
+METHODS = ("dp_sgd", "adaptive_clipping", "tanh_filter", "band_mf", "dp_ftrl")  # Gaussian noise by a multiplier
 _SCORE_SHARE = 0.02  # of the budget, as 1 / noise^2 adds up
 
 
@@ -85,8 +86,11 @@ def check_tune(config: Config, tune: TuneSection) -> None:
     if config.budget.epsilon is None:
         raise ConfigError("a search's cost is inside [budget] epsilon; give epsilon in place of noise.")
     method = config.method or MethodSection()
-    if config.stages is not None or method.name != "dp_sgd":
-        raise ConfigError("[tune] is for the method dp_sgd, whose cost does not depend on the model.")
+    if config.stages is not None or method.name not in METHODS or method.settings.get("form", "sound") != "sound":
+        raise ConfigError(
+            f"[tune] is for the methods {', '.join(METHODS)} in their sound form, whose cost does not depend on the "
+            "model."
+        )
     for wrong, words in (
         (config.federated is not None, "[federated]"),
         (config.audit.canaries > 0, "[audit] canaries"),

@@ -209,6 +209,18 @@ class Mechanism:
         scales = iter(self._allocated(gradients, multiplier / math.sqrt(left)))
         return tuple(multiplier * b.norm / math.sqrt(b.share) if b.share else next(scales) for b in contract.blocks)
 
+    def scale_of_each(self, contract: Contract, factor: float = 1.0) -> dict[str, float]:
+        """The noise's scale for each member of a contract.
+
+        Args:
+            contract: what one unit may change.
+            factor: what all scales are multiplied by.
+        """
+        scales: dict[str, float] = {}
+        for block, scale in zip(contract.blocks, self.scales(contract), strict=True):
+            scales.update(dict.fromkeys(block.members, scale * factor))
+        return scales
+
     def _allocated(self, blocks: Sequence[Block], multiplier: float) -> tuple[float, ...]:
         """Scales whose effective multiplier is this one."""
         if self.allocation == "each":

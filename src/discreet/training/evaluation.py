@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from discreet.errors import ConfigError
-from discreet.training.merit import of_classes, of_numbers
+from discreet.training.merit import HeldOut, merit
 from discreet.training.options import Loss, Record, Rows
 
 _MOST_OUTPUTS = 1000  # of a row, that are kept until all rows are evaluated
@@ -32,15 +32,13 @@ def evaluate(model: nn.Module, data: Rows, loss: Loss | None = None, *, rows: in
     return _evaluated(model, data, loss, rows)[0]
 
 
-def evaluate_fully(model: nn.Module, data: Rows, loss: Loss | None = None, *, rows: int = 1000) -> Record:
+def evaluate_fully(
+    model: nn.Module, data: Rows, loss: Loss | None = None, *, rows: int = 1000, about: HeldOut | None = None
+) -> Record:
     """`evaluate`, and under "merit" what the figures are worth (merit.py), where there is one target a row."""
     record, outputs, targets = _evaluated(model, data, loss, rows, kept=[])
-    if targets is None or targets.dim() != 1:
-        return record
-    if not targets.is_floating_point():
-        fits = outputs.dim() == 2 and int(targets.min()) >= 0 and int(targets.max()) < outputs.shape[1]
-        return record | ({"merit": of_classes(outputs, targets)} if fits else {})
-    return record | ({"merit": of_numbers(outputs.flatten(), targets)} if outputs.numel() == len(targets) else {})
+    figures = None if targets is None or targets.dim() != 1 else merit(outputs, targets, about)
+    return record if figures is None else record | {"merit": figures}
 
 
 def _evaluated(

@@ -1,16 +1,73 @@
 """What a model is worth on held-out rows, beside what one is worth that looks at no input."""
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 from torch import Tensor
 
+from discreet.errors import ConfigError
+
 Reals = npt.NDArray[np.floating[Any]]
 
 _BINS = 10  # of confidence, for calibration
 _MOST_CLASSES = 50  # of a confusion matrix
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """What is known of held-out rows, and figures of them are told with.
+
+    - `class_names`: what the classes are called, by number;
+    - `target`: the range of a number that is predicted, which -1 and 1 stand for: errors are told in its units;
+    - `group`: a column by whose words figures are told, which are `group_names`; `groups` has each row's, by number.
+    """
+
+    class_names: tuple[str, ...] = ()
+    target: tuple[float, float] | None = None
+    group: str = ""
+    group_names: tuple[str, ...] = ()
+    groups: Tensor | None = None
+
+
+def merit(outputs: Tensor, targets: Tensor, about: HeldOut | None = None) -> dict[str, Any] | None:
+    """The figures of outputs for one target a row; None where they do not fit each other."""
+    about = about or HeldOut()
+    if not targets.is_floating_point():
+        if outputs.dim() != 2 or int(targets.min()) < 0 or int(targets.max()) >= outputs.shape[1]:
+            return None
+        found = of_classes(outputs, targets) | ({"classes": list(about.class_names)} if about.class_names else {})
+        return found | _by_group("accuracy", (outputs.argmax(1) == targets.cpu()).double(), about)
+    if outputs.numel() != len(targets):
+        return None
+    guess, truth = outputs.flatten().double().cpu(), targets.double().cpu()
+    if about.target is not None:
+        low, high = about.target
+        guess, truth = ((t + 1) / 2 * (high - low) + low for t in (guess, truth))
+    found = of_numbers(guess, truth) | ({} if about.target is None else {"target": list(about.target)})
+    groups = _by_group("rmse", (guess - truth).square(), about)
+    for group in groups.get("groups", []):
+        group["rmse"] = None if group["rmse"] is None else math.sqrt(group["rmse"])
+    return found | groups
+
+
+def _by_group(name: str, values: Tensor, about: HeldOut) -> dict[str, Any]:
+    """The mean over each group's rows, None for a group without; nothing where there are no groups."""
+    if about.groups is None:
+        return {}
+    if len(about.groups) != len(values):
+        raise ConfigError(f"there are {len(values)} held-out rows, and {len(about.groups)} have a group.")
+    own = [values[about.groups == number] for number in range(len(about.group_names))]
+    parts = zip(about.group_names, own, strict=True)
+    return {
+        "group": about.group,
+        "groups": [
+            {"name": called, "rows": len(part), name: float(part.mean()) if len(part) else None}
+            for called, part in parts
+        ],
+    }
 
 
 def of_classes(scores: Tensor, labels: Tensor) -> dict[str, Any]:
@@ -75,4 +132,4 @@ def _calibration(confidence: Reals, right: npt.NDArray[np.bool_]) -> list[tuple[
     return [(float(confidence[c].mean()), float(right[c].mean()), int(c.sum())) for c in chosen if c.any()]
 
 
-__all__ = ["of_classes", "of_numbers"]
+__all__ = ["HeldOut", "merit", "of_classes", "of_numbers"]

@@ -17,6 +17,7 @@ from discreet.ledger import Ledger
 from discreet.release.batching import length_of
 from discreet.training.callbacks import Callback
 from discreet.training.callbacks import check as check_callback
+from discreet.training.merit import HeldOut
 
 Rows = tuple[Tensor, Tensor] | Dataset[Any]
 Loss = Callable[[Tensor, Tensor], Tensor]
@@ -53,6 +54,8 @@ class Auditor(Protocol):
 class TrainingOptions:
     """How a run is trained, beside its model, data and plan; `discreet.fit` describes each option.
 
+    `about` says what held-out rows are called, for the figures of the end.
+
     Values that cannot be are refused when the options are made. Those from `chunk` to `fixed` are for central training:
     federated training, whose users take their own batches, ignores them.
     """
@@ -79,6 +82,7 @@ class TrainingOptions:
     memory: float = MEMORY
     audit: Auditor | None = None
     fixed: bool = False
+    about: HeldOut | None = None
     callbacks: Sequence[Callback] = ()
 
     def __post_init__(self) -> None:

@@ -130,8 +130,11 @@ class LoopState:
         options, record = self._options, self._progress()
         if options.test is not None:
             with self._average.used():
-                measured = evaluate if self._session.remaining else evaluate_fully
-                record |= measured(self._model, options.test, self._loss, rows=options.evaluate_rows)
+                held_out, rows = options.test, options.evaluate_rows
+                if self._session.remaining:
+                    record |= evaluate(self._model, held_out, self._loss, rows=rows)
+                else:
+                    record |= evaluate_fully(self._model, held_out, self._loss, rows=rows, about=options.about)
         self.records.append(record)
         if not self._session.remaining:
             self._save()  # what is told of the end is told of the model that is kept

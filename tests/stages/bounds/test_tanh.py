@@ -76,6 +76,7 @@ def test_one_saturated_example_moves_the_published_sum_by_c_sqrt_n():
     assert float(bound.apply(torch.full((1, n), 1e9), None).norm()) == pytest.approx(norm_of(contract))
 
 
+@pytest.mark.slow
 def test_what_is_proven_of_the_published_filter_and_its_claim_beside_it():
     """26,010 parameters, noise 1.1, 60 epochs: multiplier 0.0068; as DP-SGD it would be 3.008 (Mironov)."""
     made = plan(Tanh(1, 1, size=26_010), Gaussian(std=1.1))

@@ -32,6 +32,7 @@ def test_frequencies(parameter):
     assert stats.chisquare(observed, expected).pvalue > 1e-6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parameter", [1e3, 2.0**20, 2.0**39])
 def test_large_parameters_are_gaussian_in_the_limit(parameter):
     drawn = discrete_gaussian(30_000, parameter, KeyTree(seed=3).stream("discrete", 0))

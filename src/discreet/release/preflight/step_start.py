@@ -45,8 +45,7 @@ class StepStart:
     def passed(self) -> set[str]:
         """A forward pass was made: the paths of the trained parameters to which it wrote."""
         self._seed = torch.initial_seed()
-        now = _bits(self._trained)
-        if now == self._bits:
+        if not self._bits or (now := _bits(self._trained)) == self._bits:  # no start was noted, or nothing has changed
             return set()
         each = zip(self._trained.items(), self._bits, now, strict=True)
         written = {id(p): f"model.{name}" for (name, p), before, after in each if before != after}
@@ -72,13 +71,18 @@ class StepStart:
 
 def _bits(parameters: Mapping[str, Tensor]) -> list[int]:
     """For each the sum of its bits as whole numbers: another one where anything was written, also past autograd."""
-    sums = []
-    for parameter in parameters.values():
-        value = parameter.detach()
-        value = torch.view_as_real(value) if value.is_complex() else value
-        sums.append(value.view(_WORDS[value.element_size()]).sum(dtype=torch.int64))
+    sums = [_sum_of_bits(parameter.detach()) for parameter in parameters.values()]
     devices = {s.device for s in sums}
     return torch.stack(sums).tolist() if len(devices) == 1 else [int(s) for s in sums]
+
+
+def _sum_of_bits(value: Tensor) -> Tensor:
+    """As numbers of 64 bits where they fit, which is many times faster than to widen each."""
+    value = torch.view_as_real(value) if value.is_complex() else value
+    size = value.element_size()
+    if value.is_contiguous() and not value.numel() * size % 8 and not value.storage_offset() * size % 8:
+        return value.view(-1).view(torch.int64).sum()
+    return value.view(_WORDS[size]).sum(dtype=torch.int64)
 
 
 __all__ = ["StepStart"]

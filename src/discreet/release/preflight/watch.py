@@ -67,7 +67,7 @@ class Preflight:
         self._structures: set[int] = set()  # of graphs on which isolation was tested
         self._coins: tuple[int, npt.NDArray[np.bool_]] | None = None  # which steps of a stretch are tested again
         self._told: tuple[Evidence, Any, bool] | None = None  # what the ledger was last told of
-        self._start = StepStart(model)
+        self.start = StepStart(model)
 
     # --- before and during a step ----------------------------------------------------------------------------------
 
@@ -132,7 +132,7 @@ class Preflight:
                     break
         if chunk.first:
             roots = {"model": self._model, "loss": loss_fn}  # a forward pass makes no batches
-            if not self._start.note(roots, rows.data, changing=self.evidence.compared):
+            if not self.start.note(roots, rows.data, changing=self.evidence.compared):
                 self._note_undecided("torch's random numbers were seeded anew between steps, it may be with the rows")
 
     def tested_now(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> bool:
@@ -145,11 +145,9 @@ class Preflight:
             self._compare(loss.loss_fn, chunk, loss.rows, clear)
         return chunk.step in self.evidence.tested
 
-    def passed(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> None:
-        """A forward pass was made: test isolation if it wrote to parameters, and never did so in a test."""
-        if loss is None or self._isolation is None or chunk.indices is None or not (chunk.first and chunk.units):
-            return
-        if self._start.passed() - self.evidence.compared:
+    def written(self, paths: set[str], loss: LossOfRows, chunk: Chunk, clear: Callable[[], None]) -> None:
+        """A forward pass wrote to these parameters: test isolation, if none did so in a test."""
+        if self._isolation is not None and chunk.indices is not None and paths - self.evidence.compared:
             self._compare_again(loss, chunk, clear)
 
     def test_structure(self, engine: Engine, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> None:
@@ -166,7 +164,7 @@ class Preflight:
     def _compare_again(self, loss: LossOfRows, chunk: Chunk, clear: Callable[[], None]) -> None:
         """Test isolation after the step's forward pass, as it was before; what is refused may have left its trace."""
         try:
-            with self._start.again():
+            with self.start.again():
                 self._compare(loss.loss_fn, chunk, loss.rows, clear)
         except PrivacyError:
             self._note_undecided("a forward pass was refused after it had been made")

@@ -2,7 +2,9 @@
 
 import html
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from discreet._check import inert
 from discreet.ledger.verification import VerifiedRun
@@ -12,22 +14,28 @@ from discreet.runs.trained.manifest import Manifest
 CARD = "README.md"
 
 
-def card(folder: Path, config: Config, manifest: Manifest, own: VerifiedRun, accuracy: float | None) -> str:
-    """The card of a finished run, of what its ledger proves and its manifest says."""
-    proven = own.guarantee
+def card(folder: Path, config: Config, manifest: Manifest, own: VerifiedRun, last: Mapping[str, Any]) -> str:
+    """The card of a finished run, of what its ledger proves, its manifest says, and was measured last."""
+    proven, accuracy, figures = own.guarantee, last.get("accuracy"), last.get("merit") or {}
     network = manifest.network
     predicts = (
         f"one of {len(manifest.classes)} classes: {', '.join(map(_text, manifest.classes))}"
         if manifest.classes is not None
         else "a number" + ("" if manifest.target is None else f" from {manifest.target[0]:g} to {manifest.target[1]:g}")
     )
+    if accuracy is not None:
+        said, metric = f"Accuracy {accuracy:.1%}", ("accuracy", accuracy)
+    elif "rmse" in figures:
+        said, metric = f"Root mean square error {figures['rmse']:.4g}", ("rmse", figures["rmse"])
+    else:
+        said, metric = "", None
     measured = (
-        "Nothing was measured: no data was held out."
-        if accuracy is None
-        else f"Accuracy {accuracy:.1%} on data that was held out. Held-out data is not protected: this figure was "
-        "computed on it without noise."
+        f"{said} on data that was held out. Held-out data is not protected: this figure was computed on it without "
+        "noise."
+        if said
+        else "Nothing was measured: no data was held out."
     )
-    shown = "\n".join(_metrics(manifest, accuracy))
+    shown = "\n".join(_metrics(manifest, metric))
     own_code = ":" in network["name"]
     code = f" Its network is made by `{_text(network['name'])}`, which is imported, and runs." if own_code else ""
     return f"""---
@@ -89,9 +97,9 @@ def _stage(own: VerifiedRun, name: str) -> str:
     return _text(str(found.get("type", "?"))) if isinstance(found, dict) else "?"
 
 
-def _metrics(manifest: Manifest, accuracy: float | None) -> list[str]:
+def _metrics(manifest: Manifest, metric: tuple[str, float] | None) -> list[str]:
     """What was measured, as a hub's index has it."""
-    if accuracy is None:
+    if metric is None:
         return []
     return [
         "model-index:",
@@ -99,7 +107,7 @@ def _metrics(manifest: Manifest, accuracy: float | None) -> list[str]:
         "  results:",
         f"  - task: {{type: {manifest.task}}}",
         f"    dataset: {{name: {_quoted(manifest.data)}, type: private}}",
-        f"    metrics: [{{type: accuracy, value: {accuracy:.4f}}}]",
+        f"    metrics: [{{type: {metric[0]}, value: {metric[1]:.4f}}}]",
     ]
 
 
