@@ -70,19 +70,21 @@ class StepStart:
 
 
 def _bits(parameters: Mapping[str, Tensor]) -> list[int]:
-    """For each the sum of its bits as whole numbers: another one where anything was written, also past autograd."""
-    sums = [_sum_of_bits(parameter.detach()) for parameter in parameters.values()]
+    """For each the sum of its bits as whole numbers: another one where anything was written, also past autograd.
+
+    They are taken as numbers of 64 bits where they fit, which is many times faster than to widen each.
+    """
+    sums = []
+    for parameter in parameters.values():
+        value = parameter.detach()
+        value = torch.view_as_real(value) if value.is_complex() else value
+        size = value.element_size()
+        if value.is_contiguous() and not value.numel() * size % 8 and not value.storage_offset() * size % 8:
+            sums.append(value.view(-1).view(torch.int64).sum())
+        else:
+            sums.append(value.view(_WORDS[size]).sum(dtype=torch.int64))
     devices = {s.device for s in sums}
     return torch.stack(sums).tolist() if len(devices) == 1 else [int(s) for s in sums]
-
-
-def _sum_of_bits(value: Tensor) -> Tensor:
-    """As numbers of 64 bits where they fit, which is many times faster than to widen each."""
-    value = torch.view_as_real(value) if value.is_complex() else value
-    size = value.element_size()
-    if value.is_contiguous() and not value.numel() * size % 8 and not value.storage_offset() * size % 8:
-        return value.view(-1).view(torch.int64).sum()
-    return value.view(_WORDS[size]).sum(dtype=torch.int64)
 
 
 __all__ = ["StepStart"]
