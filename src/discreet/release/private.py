@@ -6,7 +6,7 @@ counted, the noise added and `p.grad` assigned. Everything else here is what a s
 """
 
 import warnings
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -171,7 +171,8 @@ class Private(Looped):
         if not self._ranks.alone:
             self._agree()
         notes = {} if self._preflight.agreed else {"unprobed": True}
-        rests_on = self._rests_on()
+        # the conditions for the ledger, where what was seen has changed
+        rests_on = self.rests_on if self._aggregate.on_disk and self._preflight.has_news() else None
         released = self._aggregate.release(rests_on, **notes)  # counted in the ledger, and only then noised
         for name, gradient in released.items():
             parameter = self._parameters[name]
@@ -411,10 +412,6 @@ class Private(Looped):
 
     def _conditions(self) -> list[Condition]:
         return self._preflight.conditions(earlier=self._aggregate.unprobed, own=self._own)
-
-    def _rests_on(self) -> Sequence[Condition] | None:
-        """The conditions for the ledger, where what was seen has changed."""
-        return self.rests_on if self._preflight.has_news() and self._aggregate.on_disk else None
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.check_state_dict(state)

@@ -72,7 +72,7 @@ class StepStart:
 def _bits(parameters: Mapping[str, Tensor]) -> list[int]:
     """For each the sum of its bits as whole numbers: another one where anything was written, also past autograd.
 
-    They are taken as numbers of 64 bits where they fit, which is many times faster than to widen each.
+    They are taken 64 at a time where they fit, which is many times faster than to widen each number.
     """
     sums = []
     for parameter in parameters.values():
