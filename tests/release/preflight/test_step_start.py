@@ -170,7 +170,7 @@ def test_a_parameter_is_known_by_the_path_that_leads_to_it():
 
 
 def test_of_large_tensors_those_alone_are_copied_in_each_step_that_are_known_to_change():
-    model = nn.Module()
+    model = nn.Linear(2, 2)
     for name in ("large", "other"):
         model.register_buffer(name, torch.zeros(1 << 19))
     start = StepStart(model)

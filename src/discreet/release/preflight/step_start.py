@@ -22,7 +22,7 @@ class StepStart:
 
     def __init__(self, model: nn.Module) -> None:
         self._trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self._bits: list[int] = []
+        self._bits: Tensor | None = None
         self._before: Snapshot | None = None
         self._roots: tuple[Mapping[str, Any], Sequence[Any]] = {}, ()
         self._changing: Collection[str] = ()
@@ -45,10 +45,12 @@ class StepStart:
     def passed(self) -> set[str]:
         """A forward pass was made: the paths of the trained parameters to which it wrote."""
         self._seed = torch.initial_seed()
-        if not self._bits or (now := _bits(self._trained)) == self._bits:  # no start was noted, or nothing has changed
+        # a device is waited for once; nothing was noted where nobody was drawn yet
+        differ = [] if self._bits is None else (self._bits != _bits(self._trained)).tolist()
+        if not any(differ):
             return set()
-        each = zip(self._trained.items(), self._bits, now, strict=True)
-        written = {id(p): f"model.{name}" for (name, p), before, after in each if before != after}
+        each = zip(self._trained.items(), differ, strict=True)
+        written = {id(p): f"model.{name}" for (name, p), differs in each if differs}
         found: dict[int, str] = {}
         for path, value in reachable(*self._roots):  # a list may lead to one sooner than its name
             if id(value) in written:
@@ -69,7 +71,7 @@ class StepStart:
         now.restore()
 
 
-def _bits(parameters: Mapping[str, Tensor]) -> list[int]:
+def _bits(parameters: Mapping[str, Tensor]) -> Tensor:
     """For each the sum of its bits as whole numbers: another one where anything was written, also past autograd.
 
     They are taken 64 at a time where they fit, which is many times faster than to widen each number.
@@ -84,7 +86,7 @@ def _bits(parameters: Mapping[str, Tensor]) -> list[int]:
         else:
             sums.append(value.view(_WORDS[size]).sum(dtype=torch.int64))
     devices = {s.device for s in sums}
-    return torch.stack(sums).tolist() if len(devices) == 1 else [int(s) for s in sums]
+    return torch.stack(sums if len(devices) == 1 else [s.cpu() for s in sums])
 
 
 __all__ = ["StepStart"]
