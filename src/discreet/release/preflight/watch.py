@@ -228,18 +228,18 @@ class Preflight:
         """Test isolation on rows of this chunk, all of which are read if `every` is said, and note what was found."""
         assert self._isolation is not None
         assert chunk.indices is not None
-        numbers, first = chunk.indices, not self.evidence.tested
+        numbers, first, last = chunk.indices, not self.evidence.tested, chunk.step + 1 >= self._steps
         if self._loss_held is None and self._filled(loss_fn, rows):
             self._note_undecided("a cache of the loss held values before its first step; clear it before training")
         # the first test takes long: a whole batch has its turn in the next one, if there is one
-        whole = chunk.step in _WHOLE if self.evidence.whole else not first or chunk.step + 1 >= self._steps
+        whole = chunk.step in _WHOLE if self.evidence.whole else not first or last
         with self._ranks.reported():
             self._lent |= self._changed(values=True)
             if len(numbers) > _READ_ROWS and not (whole or every):
                 numbers = np.random.default_rng().choice(numbers, _READ_ROWS, replace=False)
             some = [rows.row(int(i)) for i in numbers]
             try:
-                finding = self._isolation.test(loss_fn, some, rows.collate, first=first, whole=whole, data=rows.data)
+                finding = self._isolation.test(loss_fn, some, rows.collate, first=first or last, whole=whole, data=rows.data)
             finally:
                 clear()
         self._note_undecided(finding.undecided, self._changes(loss_fn, rows, chunk.step))
