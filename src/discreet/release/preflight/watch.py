@@ -226,7 +226,8 @@ class Preflight:
         self, loss_fn: LossFn, chunk: Chunk, rows: Rows, clear: Callable[[], None], *, every: bool = False
     ) -> None:
         """Test isolation on rows of this chunk, all of which are read if `every` is said, and note what was found."""
-        assert self._isolation is not None
+        isolation = self._isolation
+        assert isolation is not None
         assert chunk.indices is not None
         numbers, first, last = chunk.indices, not self.evidence.tested, chunk.step + 1 >= self._steps
         if self._loss_held is None and self._filled(loss_fn, rows):
@@ -239,7 +240,7 @@ class Preflight:
                 numbers = np.random.default_rng().choice(numbers, _READ_ROWS, replace=False)
             some = [rows.row(int(i)) for i in numbers]
             try:
-                finding = self._isolation.test(loss_fn, some, rows.collate, first=first or last, whole=whole, data=rows.data)
+                finding = isolation.test(loss_fn, some, rows.collate, first=first or last, whole=whole, data=rows.data)
             finally:
                 clear()
         self._note_undecided(finding.undecided, self._changes(loss_fn, rows, chunk.step))
