@@ -2,6 +2,7 @@
 
 import pickle
 import warnings
+from collections import UserDict
 from functools import partial
 
 import pytest
@@ -10,7 +11,7 @@ from by_hand import CASES, case
 from by_hand.brute_force import difference, gradient, ragged, released
 from by_hand.flat import NESTED
 from torch import nn
-from torch.utils.data import default_collate
+from torch.utils.data import DataLoader, default_collate
 from zoo.neighbours import Scripted
 
 import discreet
@@ -136,6 +137,7 @@ def test_each_column_is_collated_in_its_own_way():
     [
         (collate.flat([torch.ones(2, 1)] * 2), True),
         ({"words": collate.bags([torch.tensor([1])] * 2)}, True),
+        (UserDict(words=collate.bags([torch.tensor([1])] * 2)), True),
         ((collate.packed([torch.ones(2, 1)] * 2), torch.ones(2)), True),
         (collate.jagged([torch.ones(2, 1)] * 2), True),
         ([torch.ones(2, 1), torch.ones(3, 1)], True),  # one each
@@ -181,3 +183,50 @@ def test_what_a_packed_and_a_nested_batch_are_made_of_is_looked_at():
         warnings.filterwarnings("ignore", "The PyTorch API of nested tensors")
         strided = torch.nested.nested_tensor([torch.ones(2, 1), torch.ones(3, 1)])
     assert [len(part) for part in parts_of(strided)] == [2, 3]
+
+
+@pytest.mark.parametrize("short", [False, True], ids=["a loader of one's own", "in pieces"])
+def test_rows_are_known_to_lie_side_by_side_wherever_their_batch_is_made(short):
+    """All units have two rows, so that lengths look like numbers of units; memory ends at more than three units."""
+    rows = [torch.randn(2, 6) + i for i in range(UNITS)]
+    model = nn.Linear(6, 3)
+    sampling = Scripted(examples=UNITS, batch_size=UNITS, script=(tuple(range(UNITS)),))
+    mechanism = discreet.Mechanism(discreet.Clip(1.0), discreet.Gaussian(1e-6))
+    private = discreet.attach(model, discreet.Plan(sampling=sampling, mechanism=mechanism, steps=1, delta=1e-5), seed=1)
+    known = []
+
+    def loss(batch):
+        known.append(private._loop.current().side_by_side())
+        if short and batch.units > 3:
+            raise MemoryError
+        return case.summed(model(batch.rows), batch.owner, batch.units).square().sum(1)
+
+    if short:
+        for batch in private.batches(rows, collate_fn=collate.flat):
+            private.backward(loss, batch)
+    else:
+        loader = DataLoader(rows, batch_sampler=private.batch_sampler(), collate_fn=private.collate(rows, collate.flat))
+        for batch in loader:
+            private.backward(loss(batch))
+    assert private.released == 1
+    assert all(known)
+
+
+def test_nested_rows_in_the_strided_layout_are_taken():
+    rows = [torch.randn(1 + i, 6) for i in range(UNITS)]
+    models = [nn.Linear(6, 3) for _ in range(2)]
+    models[1].load_state_dict(models[0].state_dict())
+
+    def strided(units):
+        return (torch.nested.as_nested_tensor(list(units), layout=torch.strided),)
+
+    def loss(model, batch):
+        return torch.stack([model(rows).square().sum() for rows in batch[0].unbind()])
+
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "The PyTorch API of nested tensors")
+        moved = [
+            released(model, rows, strided, loss, there, 1e-2, preflight=True, bare=False)
+            for model, there in zip(models, (range(UNITS), [0, 1, 3]), strict=True)
+        ]
+    assert 0.05 < float((moved[0] - moved[1]).norm()) / 1e-2 <= 1 + 1e-4

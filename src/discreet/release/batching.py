@@ -22,10 +22,10 @@ class PaddedCollate:
 
     def __init__(self, collate: Collate, example: Any) -> None:
         self._collate = collate
-        self._padding = padding_row(collate, example)
+        self.padding = padding_row(collate, example)
 
     def __call__(self, examples: list[Any]) -> Any:
-        return self._collate(examples) if examples else self._padding
+        return self._collate(examples) if examples else self.padding
 
 
 def padding_row(collate: Collate, example: Any) -> Any:

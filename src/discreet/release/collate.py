@@ -4,7 +4,7 @@
 then, whatever their number: no length is taken for the number of units.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -137,7 +137,7 @@ def side_by_side(batch: Any, units: int) -> bool:
         return True
     if isinstance(batch, Tensor):
         return batch.is_nested
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return any(side_by_side(part, units) for part in batch.values())
     if not isinstance(batch, (list, tuple)):
         return False

@@ -34,6 +34,7 @@ class Chunk:
     done: bool = False
     doubled: bool = False  # whether its only unit is there twice, and the second counts for nothing
     probed: bool = False  # whether its step is one on which isolation is tested
+    beside: bool = False  # whether rows lie side by side in all that the collate function makes
 
     def part(self, start: int, size: int) -> "Chunk":
         """Some of its rows, as a chunk of their own."""
@@ -42,7 +43,8 @@ class Chunk:
         numbers = self.indices[rows]
         first, last = self.first and start == 0, self.last and start + size >= self.units
         mine = None if self.microbatches is None else self.microbatches[rows]
-        return Chunk(self.step, len(numbers), first, last, mine, since=self.since, indices=numbers)
+        told: dict[str, Any] = {"since": self.since, "beside": self.side_by_side()}
+        return Chunk(self.step, len(numbers), first, last, mine, indices=numbers, **told)
 
     def note(self, batch: Any, *, digest: bool) -> None:
         """Keep what was handed out, to be compared with what comes back; with digests of its values if asked for."""
@@ -62,7 +64,7 @@ class Chunk:
 
     def side_by_side(self) -> bool:
         """Whether it is known that rows lie side by side in what was handed out."""
-        return side_by_side(self.batch, self.units)
+        return self.beside or side_by_side(self.batch, self.units)
 
     def holds(self, batch: Any) -> bool:
         """Whether a batch is what was handed out, not written to since, or one of the same values."""

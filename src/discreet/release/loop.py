@@ -18,6 +18,7 @@ from discreet.gradients import Engine
 from discreet.gradients.forms import KnownNorms
 from discreet.gradients.graph import now
 from discreet.release.batching import Collate, Draw, PaddedCollate, length_of, load, reader
+from discreet.release.collate import side_by_side
 from discreet.release.draws import Chunk, StaticFeatures, chunks
 from discreet.release.loss_function import Rows
 from discreet.release.microbatches import Microbatches
@@ -77,6 +78,7 @@ class Loop:
         self._iteration, self.count = 0, 0
         self._same_rows = SameRows(ranks)
         self._source: Any = None  # the data a loader of one's own reads, once its collate is made
+        self._beside = False  # whether that lays rows side by side
         self.rows: Rows | None = None  # how the data is read
         self.since = now()  # the autograd node that was the newest when the last chunk was done
 
@@ -158,7 +160,9 @@ class Loop:
         self._total.plan.sampling.check_length(length_of(data))
         self._source = data
         self.rows = Rows.of(*reader(data, collate_fn))
-        return PaddedCollate(collate_fn or torch.utils.data.default_collate, data[0])
+        made = PaddedCollate(collate_fn or torch.utils.data.default_collate, data[0])
+        self._beside = side_by_side(made.padding, 0)
+        return made
 
     def lists(self, steps: int | None, ahead: int) -> Iterator[list[int]]:
         """Lists of indices, for a loader of one's own; see BatchSampler."""
@@ -188,7 +192,7 @@ class Loop:
             if indices is None:
                 return
             chunk = handed.popleft()
-            chunk.since = self.since
+            chunk.since, chunk.beside = self.since, self._beside
             self.open.append(chunk)
             self._opened(chunk, None)
             rows: list[int] = indices.tolist()

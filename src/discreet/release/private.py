@@ -186,7 +186,7 @@ class Private(Looped):
         """Check that losses and model are as a step needs them, and add the chunk's examples."""
         sound = None if losses is None else check_losses(losses, max(1, chunk.units))
         versions = self._guard.check_model()
-        if losses is not None and self._loss is not None and chunk.first:
+        if losses is not None and self._loss is not None and chunk.first and chunk.units:
             written = self._preflight.start.passed()
             if written:
                 self._preflight.written(written, self._loss, chunk, self._clear_gate)

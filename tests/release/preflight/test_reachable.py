@@ -8,6 +8,7 @@ from decimal import Decimal
 from queue import SimpleQueue
 from threading import Lock
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -145,3 +146,9 @@ def test_a_module_of_ones_own_that_code_names_is_entered(tmp_path, monkeypatch):
     found = dict(reachable({"loss": code["loss"]}))
     assert found["loss.settings.rate"] == 0.5
     assert not any("function" in path or "torch" in path for path in found)
+
+
+def test_a_compiled_class_that_has_no_module_of_its_own_is_not_entered():
+    kind = type(np.random.rand)
+    assert is_own(kind) is False
+    assert dict(reachable({"": np.random.rand}))

@@ -4,8 +4,10 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F
+from zoo.neighbours import Scripted
 
 import discreet
+from discreet.errors import PrivacyError
 from discreet.release.preflight.step_start import StepStart
 
 WIDTH, CLASSES = 5, 3
@@ -92,7 +94,7 @@ def test_what_is_written_past_autograd_is_seen(dtype):
     model = nn.Module()
     model.one, model.other = nn.Parameter(torch.ones(2, 3, dtype=dtype).T), nn.Parameter(torch.ones(4, dtype=dtype))
     start = StepStart(model)
-    start.note({}, (), whole=False)
+    start.note({"model": model}, (), changing=())
     assert start.passed() == set()
     model.other.data[2] += 2**-7
     assert start.passed() == {"model.other"}
@@ -102,7 +104,7 @@ def test_an_error_leaves_the_model_as_it_was_before_the_pass():
     model = nn.Linear(2, 2)
     start = StepStart(model)
     before = model.weight.detach().clone()
-    start.note({"model": model}, (), whole=True)
+    start.note({"model": model}, (), changing={"model.weight"})
     model.weight.data.fill_(5.0)
     with start.again():
         assert torch.equal(model.weight, before)
@@ -133,3 +135,96 @@ def test_a_backward_pass_that_mixes_large_batches_alone_leaves_earlier_steps_ope
     with pytest.warns(UserWarning, match="in a batch of its own"):
         private = trained(model, lambda batch: scale and scale.pop(), loss)
     assert any("told apart on the first steps" in why for why in private.evidence.undecided)
+
+
+def of_own(seed, *, anew):
+    """A model with random numbers of its own, which every pass seeds for the next one by `seed(model, x)`."""
+
+    def forward(model, x):
+        shape = (len(x), 1)
+        drawn = torch.rand(shape, generator=model.own) if model.passes > 1 else torch.ones(shape)
+        if anew:
+            model.own = torch.Generator()
+        model.own.manual_seed(seed(model, x.detach()))
+        return x * drawn
+
+    model = network(forward)
+    model.own = torch.Generator()
+    return model
+
+
+@pytest.mark.parametrize("anew", [False, True])
+def test_random_numbers_of_a_models_own_that_the_last_batch_seeds_are_refused(anew):
+    with pytest.raises(PrivacyError, match="'own' carries something from one batch to the next"):
+        trained(of_own(lambda model, x: int(1000 * x.abs().sum()), anew=anew))
+    assert isolation(of_own(lambda model, x: model.passes, anew=anew)).status == "checked"
+
+
+def test_a_parameter_is_known_by_the_path_that_leads_to_it():
+    model = nn.Sequential(nn.Sequential(nn.Linear(2, 2)))
+    model.kept = [model[0][0].weight]
+    start = StepStart(model)
+    start.note({"model": model}, (), changing=())
+    model[0][0].weight.data.fill_(1.0)
+    assert start.passed() == {"model.kept.0"}
+
+
+def test_of_large_tensors_those_alone_are_copied_in_each_step_that_are_known_to_change():
+    model = nn.Linear(2, 2)
+    for name in ("large", "other"):
+        model.register_buffer(name, torch.zeros(1 << 19))
+    start = StepStart(model)
+    start.note({"model": model}, (), changing={"model.large"})
+    model.large += 1
+    model.other += 1
+    with start.again():
+        assert not model.large.any()
+        assert bool(model.other.all())
+    assert bool(model.large.all())
+
+
+def test_what_is_refused_after_its_forward_pass_is_vouched_for_no_more():
+    """The mean of the fourth batch is written to the weights: who goes on after the error has it in them."""
+
+    def forward(model, x):
+        if model.net.weight.requires_grad and len(private.evidence.tested) == 3 and not model.done:
+            with torch.no_grad():
+                model.net.weight += x.mean()
+        return x
+
+    model = network(forward)
+    model.done = False
+    torch.manual_seed(0)
+    data = torch.randn(48, WIDTH), torch.arange(48) % CLASSES
+    private = discreet.attach(model, plan(12), seed=1)
+
+    def loss(batch):
+        return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+    def train():
+        for batch in private.batches(data):
+            private.backward(loss, batch)
+
+    with pytest.raises(PrivacyError, match="written in the forward pass"):
+        train()
+    model.done = True
+    train()
+    (condition,) = [c for c in private.guarantee().conditions if "another example" in c.text]
+    assert condition.status == "assumed"
+    assert "a forward pass was refused after it had been made" in condition.text
+
+
+def test_a_draw_of_nobody_is_no_step_that_is_looked_at():
+    """At first, and after an optimizer's step: the weights are others, and no forward pass wrote to them."""
+    model = nn.Linear(WIDTH, CLASSES)
+    sampling = Scripted(examples=48, batch_size=12, script=((), tuple(range(12)), (), tuple(range(12))))
+    mechanism = discreet.Mechanism(discreet.Clip(1.0), discreet.Gaussian(1.0))
+    private = discreet.attach(model, discreet.Plan(sampling=sampling, mechanism=mechanism, steps=4, delta=1e-5))
+    optimizer, tested = torch.optim.SGD(model.parameters(), lr=0.1), []
+    for batch in private.batches((torch.randn(48, WIDTH), torch.arange(48) % CLASSES)):
+        private.backward(lambda given: F.cross_entropy(model(given[0]), given[1], reduction="none"), batch)
+        optimizer.step()
+        tested.append(private.evidence.tested)
+    assert tested == [(), (1,), (1,), (1, 3)]
+    (condition,) = [c for c in private.guarantee().conditions if "another example" in c.text]
+    assert condition.status == "checked"

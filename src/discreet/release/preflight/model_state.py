@@ -11,7 +11,7 @@ import types
 import weakref
 from array import array
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from operator import is_
 from typing import Any
@@ -42,9 +42,17 @@ _EXACT_BYTES = 1 << 20  # of a tensor whose every byte is compared
 
 
 class Snapshot:
-    """What can be reached from some roots, as it is now."""
+    """What can be reached from some roots, as it is now.
 
-    def __init__(self, roots: Mapping[str, Any], without: Sequence[Any] = ()) -> None:
+    Args:
+        roots: what it is reached from, each by its name.
+        without: objects that are not entered.
+        large: the paths of tensors and arrays of more than 1 MB that are kept; None: all of them.
+    """
+
+    def __init__(
+        self, roots: Mapping[str, Any], without: Sequence[Any] = (), large: Collection[str] | None = None
+    ) -> None:
         self._roots, self._without = dict(roots), without
         self._put_back: list[tuple[Any, Any]] = []  # a container or generator, and what it held
         self._copies: list[tuple[Any, Any]] = []  # a tensor or array, and its values
@@ -52,7 +60,7 @@ class Snapshot:
         self.whole = True  # whether everything was reached, and could be put back
         bytes_left = _COPIED_BYTES
         count = 0
-        for _, value in reachable(self._roots, without):
+        for path, value in reachable(self._roots, without):
             count += 1
             if count > MOST:
                 self.whole = False
@@ -63,6 +71,8 @@ class Snapshot:
                     continue
                 if isinstance(value, nn.Parameter) and value.nbytes > _EXACT_BYTES:
                     continue  # a forward pass that writes to one is found by its sum
+                if large is not None and value.nbytes > _EXACT_BYTES and path not in large:
+                    continue
                 if isinstance(value, np.ndarray) and not value.flags.writeable:
                     continue
                 if value.nbytes > bytes_left:
@@ -134,7 +144,9 @@ def contents(roots: Mapping[str, Any], without: Sequence[Any] = ()) -> dict[str,
             found[path] = (type(value).__name__, len(value))
         elif isinstance(value, (Tensor, np.ndarray)):
             found[path] = _summary(value)
-        elif isinstance(value, (torch.Generator, np.random.Generator, random.Random)):
+        elif isinstance(value, torch.Generator):
+            found[path] = ("generator", value.initial_seed())
+        elif isinstance(value, (np.random.Generator, random.Random)):
             found[path] = ("generator",)  # where a sequence of random numbers stands is no fact of the data
         elif isinstance(value, (array, bytearray)):
             found[path] = (type(value).__name__, bytes(value))

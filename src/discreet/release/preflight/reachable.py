@@ -89,7 +89,10 @@ def sealed(value: Any) -> Any:
 
 def is_own(kind: type) -> bool:
     """Whether a class is of none of these packages, nor of Python's own."""
-    home = (kind.__module__ or "").partition(".")[0]
+    home = kind.__module__
+    if not isinstance(home, str):  # compiled: it says of its objects where they are from
+        return False
+    home = home.partition(".")[0]
     return home not in CLOSED and home not in sys.stdlib_module_names
 
 

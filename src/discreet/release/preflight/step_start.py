@@ -1,6 +1,6 @@
 """What a step starts from, so that what its forward pass has changed is seen, and can be tested as it was."""
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from discreet.release.preflight.model_state import Snapshot
+from discreet.release.preflight.reachable import reachable
 
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -24,27 +25,39 @@ class StepStart:
         self._bits: Tensor | None = None
         self._before: Snapshot | None = None
         self._roots: tuple[Mapping[str, Any], Sequence[Any]] = {}, ()
+        self._changing: Collection[str] = ()
         self._seed: int | None = None
 
-    def note(self, roots: Mapping[str, Any], without: Sequence[Any], *, whole: bool) -> bool:
+    def note(self, roots: Mapping[str, Any], without: Sequence[Any], *, changing: Collection[str]) -> bool:
         """A step starts. False if torch's random numbers have got another seed since the last forward pass.
 
         Args:
             roots: the model and what is beside it.
             without: what is no part of them.
-            whole: whether all that can be reached is kept, as forward passes are known to change some of it.
+            changing: the paths that forward passes are known to change. If there are any, all that can be reached is
+                kept, but for large tensors that are none of them.
         """
         self._bits = _bits(self._trained)
-        self._roots, self._before = (roots, without), Snapshot(roots, without) if whole else None
+        self._roots, self._changing = (roots, without), changing
+        self._before = Snapshot(roots, without, changing) if changing else None
         return self._seed in (None, torch.initial_seed())
 
     def passed(self) -> set[str]:
         """A forward pass was made: the paths of the trained parameters to which it wrote."""
         self._seed = torch.initial_seed()
-        if self._bits is None:  # no start was noted
+        # a device is waited for once; nothing was noted where nobody was drawn yet
+        differ = [] if self._bits is None else (self._bits != _bits(self._trained)).tolist()
+        if not any(differ):
             return set()
-        before, now = torch.stack((self._bits, _bits(self._trained))).tolist()  # together: a device is waited for once
-        return {f"model.{name}" for name, a, b in zip(self._trained, before, now, strict=True) if a != b}
+        each = zip(self._trained.items(), differ, strict=True)
+        written = {id(p): f"model.{name}" for (name, p), differs in each if differs}
+        found: dict[int, str] = {}
+        for path, value in reachable(*self._roots):  # a list may lead to one sooner than its name
+            if id(value) in written:
+                found[id(value)] = path
+                if len(found) == len(written):
+                    break
+        return {found.get(which, name) for which, name in written.items()}
 
     @contextmanager
     def again(self) -> Generator[None]:
@@ -52,7 +65,7 @@ class StepStart:
         if self._before is None:
             yield
             return
-        now = Snapshot(*self._roots)
+        now = Snapshot(*self._roots, self._changing)
         self._before.restore()
         yield
         now.restore()

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from discreet.accounting.guarantee import Condition
 from discreet.distributed.ranks import Ranks, fingerprint
+from discreet.errors import PrivacyError
 from discreet.gradients import Engine, UnitGradients
 from discreet.release.batching import parts_of
 from discreet.release.draws import Chunk, same_values
@@ -29,6 +31,7 @@ _CACHE = re.compile(r".*\.cached(?=\d)")  # of functools, up to the number of wh
 _READ_ROWS = 64  # of a batch that are read again for a test
 _MOST_STRUCTURES = 64  # of graphs that are each tested once
 _WHOLE = {16**k for k in range(1, 16)}  # steps at which a whole batch is compared
+_IS_NESTED = attrgetter("is_nested")
 _STRETCH = 4096  # steps whose coins are drawn together
 
 
@@ -128,8 +131,8 @@ class Preflight:
                     self._note_undecided(self._in_words(differing(some, holds), some, holds, chunk.step - step))
                     break
         if chunk.first:
-            roots = {"model": self._model, "loss": loss_fn, "collate": rows.collate}
-            if not self.start.note(roots, rows.data, whole=bool(self.evidence.compared)):
+            roots = {"model": self._model, "loss": loss_fn}  # a forward pass makes no batches
+            if not self.start.note(roots, rows.data, changing=self.evidence.compared):
                 self._note_undecided("torch's random numbers were seeded anew between steps, it may be with the rows")
 
     def tested_now(self, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> bool:
@@ -145,8 +148,7 @@ class Preflight:
     def written(self, paths: set[str], loss: LossOfRows, chunk: Chunk, clear: Callable[[], None]) -> None:
         """A forward pass wrote to these parameters: test isolation, if none did so in a test."""
         if self._isolation is not None and chunk.indices is not None and paths - self.evidence.compared:
-            with self.start.again():
-                self._compare(loss.loss_fn, chunk, loss.rows, clear)
+            self._compare_again(loss, chunk, clear)
 
     def test_structure(self, engine: Engine, loss: LossOfRows | None, chunk: Chunk, clear: Callable[[], None]) -> None:
         """Test isolation on a graph of a structure on which it never was: a branch that is taken now and then."""
@@ -157,8 +159,16 @@ class Preflight:
             return
         self._structures.add(structure)
         if chunk.step not in self.evidence.tested and self.evidence.tested:
+            self._compare_again(loss, chunk, clear)
+
+    def _compare_again(self, loss: LossOfRows, chunk: Chunk, clear: Callable[[], None]) -> None:
+        """Test isolation after the step's forward pass, as it was before; what is refused may have left its trace."""
+        try:
             with self.start.again():
                 self._compare(loss.loss_fn, chunk, loss.rows, clear)
+        except PrivacyError:
+            self._note_undecided("a forward pass was refused after it had been made")
+            raise
 
     def plain(self, losses: Tensor, engine: Engine) -> Mapping[str, Tensor | None] | None:
         """Sketches of autograd's own gradients, to compare sums with; nothing where a graph allows no second pass."""
@@ -199,7 +209,7 @@ class Preflight:
     def _of_new_size(self, batch: Any, chunk: Chunk) -> bool:
         """Whether a batch is larger or smaller than all before, apart from how many rows it has: by one long row."""
         new, before = False, bool(self._sizes)
-        plain = type(batch) is tuple and {*map(type, batch)} == {Tensor}
+        plain = type(batch) is tuple and {*map(type, batch)} == {Tensor} and not any(map(_IS_NESTED, batch))
         for i, part in enumerate(batch if plain else parts_of(batch)):
             if not isinstance(part, Tensor):
                 continue
@@ -216,20 +226,21 @@ class Preflight:
         self, loss_fn: LossFn, chunk: Chunk, rows: Rows, clear: Callable[[], None], *, every: bool = False
     ) -> None:
         """Test isolation on rows of this chunk, all of which are read if `every` is said, and note what was found."""
-        assert self._isolation is not None
+        isolation = self._isolation
+        assert isolation is not None
         assert chunk.indices is not None
-        numbers, first = chunk.indices, not self.evidence.tested
+        numbers, first, last = chunk.indices, not self.evidence.tested, chunk.step + 1 >= self._steps
         if self._loss_held is None and self._filled(loss_fn, rows):
             self._note_undecided("a cache of the loss held values before its first step; clear it before training")
         # the first test takes long: a whole batch has its turn in the next one, if there is one
-        whole = chunk.step in _WHOLE if self.evidence.whole else not first or chunk.step + 1 >= self._steps
+        whole = chunk.step in _WHOLE if self.evidence.whole else not first or last
         with self._ranks.reported():
             self._lent |= self._changed(values=True)
             if len(numbers) > _READ_ROWS and not (whole or every):
                 numbers = np.random.default_rng().choice(numbers, _READ_ROWS, replace=False)
             some = [rows.row(int(i)) for i in numbers]
             try:
-                finding = self._isolation.test(loss_fn, some, rows.collate, first=first, whole=whole, data=rows.data)
+                finding = isolation.test(loss_fn, some, rows.collate, first=first or last, whole=whole, data=rows.data)
             finally:
                 clear()
         self._note_undecided(finding.undecided, self._changes(loss_fn, rows, chunk.step))
