@@ -184,8 +184,8 @@ class PrivateSum:
                 kept.append(torch.arange(start, stop) if whose is None else whose.cpu() + start)
         if trust:
             finite = torch.cat(squared).isfinite()
-            fine = [(finite if sound is None else finite & sound).all(), *(~near.any() for near in pending.values())]
-            if not torch.stack(fine).all():
+            fine = [(finite if sound is None else finite & sound).all()]
+            if not torch.stack([*fine, *(~near.any().to(finite.device) for near in pending.values())]).all():
                 turns.rest.pending = pending
                 return False
         self._sums.add(turns.totals())
