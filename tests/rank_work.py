@@ -323,15 +323,15 @@ def fails_at_noise(rank):
     """Rank 0 cannot draw the noise of the second step, and tries to go on."""
     model = network()
     private = attach(model, plan(noise=Gaussian(1.0)))
-    drawn, errors, draws = FloatSums._drawn, [], []
+    add_noise, errors, draws = FloatSums._add_noise, [], []
 
     def failing(*arguments):
         draws.append(1)
         if len(draws) == 2:
             raise RuntimeError("no noise")
-        return drawn(*arguments)
+        return add_noise(*arguments)
 
-    FloatSums._drawn = failing
+    FloatSums._add_noise = failing
     for _ in range(2):
         try:
             for x, y in private.batches(data()):
